@@ -1,0 +1,156 @@
+"""The command line as a person and a program use it."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import memory_tiered as m
+from conftest import TOOL
+
+
+def test_the_six_steps(cli, home):
+    assert cli("init").stdout.startswith("✅ 数据库初始化完成")
+    cli("add-l1", "--session-id", "test-001", "--summary", "首次使用记忆系统，体验极佳", "--importance", "0.9")
+    assert "首次使用记忆系统" in cli("search-all", "--keyword", "记忆").stdout
+    cli("sync", "--level", "all")
+    notes = list((home / "agent-memory/memory/L1-关键摘要").glob("*.md"))
+    assert len(notes) == 1 and "importance: 0.9" in notes[0].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("args, code, word", [
+    ([], 2, "usage"), (["nosuch"], 2, "usage"), (["search-all"], 2, "usage"), (["search"], 2, "empty_query"),
+    (["get", "胡说"], 2, "bad_ref"), (["get", "L1:999"], 1, "not_found"), (["get", "zzzzzzzzzzzz"], 1, "not_found"),
+    (["purge", "L1:1"], 1, "not_found"), (["add-l1", "--summary", "没有会话"], 2, "usage"),
+    (["add-l1", "--session-id", "s", "--summary", "好", "--importance", "1e999"], 2, "bad_importance"),
+    (["list", "--level", "4"], 2, "usage"), (["list", "--limit", "0"], 2, "usage"), (["list", "--status", "x"], 2, "bad_status"),
+    (["list", "--now", "昨天"], 2, "bad_time"), (["config", "set", "decay.rate", "快"], 2, "usage"),
+    (["config", "set", "no.such", "1"], 2, "bad_setting"), (["import", "records", "没有.jsonl"], 2, "no_file"),
+    (["import", "markdown", "没有"], 2, "no_folder"), (["review", "approve", "7"], 1, "not_found"),
+    (["supersede", "L1:1", "--by", "L1:2"], 1, "not_found"), (["--db"], 2, "usage")])
+def test_errors_are_one_line_with_a_code(run, args, code, word):
+    got, out, err = run(*args)
+    assert got == code and not out and err.startswith("❌ ") and err.count("\n") == 1 and " · " in err
+    got, out, err = run(*args, "--json")
+    assert got == code and not out and json.loads(err)["error"]["code"] == word
+
+
+def test_options_stand_before_or_after_the_command(run, tmp_path):
+    for number, args in enumerate((["--db", tmp_path / "a.db", "--json", "list"], ["list", "--db", tmp_path / "a.db", "--json"])):
+        code, out, _ = run(*args)
+        assert code == 0 and json.loads(out) == {"memories": []}
+
+
+@pytest.mark.parametrize("value", ["--", "-O2", "-", "--help", "=x", "", "-1", "a=--"])
+def test_values_may_begin_with_dashes(run, value):
+    if value not in ("", "-"):
+        assert run("add-l1", "--session-id", "s", "--summary=" + value)[0] == 0
+        assert json.loads(run("list", "--json")[1])["memories"][0]["text"] == value
+    assert run("search-all", "--keyword=" + value, "--no-touch")[0] == (0 if value else 2)
+
+
+def test_stdin_gives_a_text(cli):
+    done = cli.json("add-l1", "--session-id", "s", "--summary", "-", stdin="从管道来的一段话")
+    assert done["memory"]["text"] == "从管道来的一段话"
+
+
+def test_tags_both_ways(run):
+    run("add-l1", "--session-id", "s", "--summary", "带标签的记忆", "--tag", "a b", "--tag", "乙", "--tags", "c，d,乙")
+    assert json.loads(run("list", "--json")[1])["memories"][0]["tags"] == ["a b", "乙", "c", "d"]
+
+
+def test_batch_search_answers_with_external_ids(run, tmp_path):
+    docs = tmp_path / "d.jsonl"
+    docs.write_text('{"id": "甲", "text": "猫喜欢晒太阳"}\n{"id": "乙", "text": "狗喜欢追球"}\n', encoding="utf-8")
+    asked = tmp_path / "q.jsonl"
+    asked.write_text('{"id": 1, "text": "谁追球"}\n{"id": 2, "text": "猫"}\n{"id": 3, "text": "量子"}\n', encoding="utf-8")
+    run("import", "records", docs)
+    out = [json.loads(x) for x in run("search", "--batch", asked, "--no-touch")[1].splitlines()]
+    assert [(x["id"], x["ids"][:1]) for x in out] == [(1, ["乙"]), (2, ["甲"]), (3, [])]
+
+
+def test_now_rules_every_command(run):
+    run("add-l1", "--session-id", "s", "--summary", "从前的一条记忆", "--now", "2020-01-01")
+    shown = json.loads(run("list", "--json", "--now", "2020-01-02T08:00:00+08:00")[1])["memories"][0]
+    assert shown["created_at"] == "2020-01-01T00:00:00Z" and shown["decay_score"] == pytest.approx(0.99 ** 24)
+
+
+def test_config_is_a_small_file_beside_the_store(run, home):
+    assert run("config", "set", "decay.rate", "0.999")[0] == 0
+    assert json.loads((home / ".hermes/state/memory-tiered.json").read_text()) == {"decay.rate": 0.999}
+    assert json.loads(run("config", "get", "decay.rate", "--json")[1]) == {"decay.rate": 0.999}
+    run("config", "set", "exclude_projects", "/tmp/*,~/秘密")
+    run("config", "unset", "decay.rate")
+    assert json.loads(run("config", "--json")[1])["exclude_projects"] == ["/tmp/*", "~/秘密"]
+    (home / ".hermes/state/memory-tiered.json").write_text("{broken")
+    assert run("list")[0] == 3
+
+
+def test_a_closed_pipe_is_quiet(cli):
+    for number in range(30):
+        cli("add-l1", "--session-id", "s", "--summary", "很多很多行的输出 %d" % number) if number < 3 else None
+    shell = "'%s' '%s' export | true" % (sys.executable, TOOL)
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, env=cli.env)
+    assert b"Traceback" not in done.stderr and b"Error" not in done.stderr
+
+
+def test_long_and_hostile_queries_are_fine(run):
+    run("add-l1", "--session-id", "s", "--summary", "普通的一条记忆")
+    for query in ("a" * 1_000_000, "记忆 " * 200_000, "\x01\x02", "'; DROP TABLE memory_l1;--", '"', "NEAR(a b)", "（）", "\u202e"):
+        assert run("search-all", "--keyword=" + query, "--no-touch")[0] == 0
+    assert run("add-l1", "--session-id", "s", "--summary", "长" * 5_000_000)[0] == 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX signals")
+def test_a_killed_writer_leaves_whole_memories(cli, home):
+    cli("init")
+    for pause in (0.05, 0.1, 0.15, 0.2, 0.25):
+        text = "begin-%s %s end" % (pause, "填充" * 20_000)
+        writer = subprocess.Popen([sys.executable, TOOL, "add-l1", "--session-id", "k", "--summary", text],
+                                  env=cli.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(pause)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    texts = [x["text"] for x in cli.json("list", "--all")["memories"]]
+    assert all(t.startswith("begin-") and t.endswith(" end") for t in texts)
+    assert cli("doctor", code=None).returncode == 0
+
+
+def test_parallel_writers_lose_nothing(cli):
+    running = [subprocess.Popen([sys.executable, TOOL, "add-l1", "--session-id", "p", "--summary", "并行写入的第 %d 条" % i],
+                                env=cli.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(12)]
+    assert [(p.communicate()[1], p.returncode) for p in running] == [(b"", 0)] * 12
+    assert len({x["text"] for x in cli.json("list", "--all")["memories"]}) == 12
+
+
+def test_version_and_every_help(run, capsys):
+    for args in (["--version"], ["--help"], *([name, "--help"] for name in m.COMMANDS)):
+        with pytest.raises(SystemExit) as done:
+            m.main(args)
+        assert done.value.code == 0 and capsys.readouterr().out
+
+
+def test_what_nobody_foresaw_is_one_line_and_a_log(run, monkeypatch, home):
+    def broken(memory, options):
+        """坏 · Broken."""
+        raise RuntimeError("boom")
+
+    monkeypatch.setitem(m.COMMANDS, "status", (broken, []))
+    code, out, err = run("status")
+    assert code == 1 and err.count("\n") == 1 and "boom" in err
+    assert "RuntimeError" in (home / ".hermes/state/memory-tiered.log").read_text(encoding="utf-8")
+
+
+def test_the_published_place_works(home):
+    """The file copied into the vault folder and run from there."""
+    vault = home / "agent-memory/memory"
+    vault.mkdir(parents=True)
+    copy = vault / "memory_tiered.py"
+    copy.write_bytes(open(TOOL, "rb").read())
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+    for args in (["init"], ["add-l1", "--session-id", "s", "--summary", "在库里也能运行"], ["sync"], ["sync"]):
+        subprocess.run([sys.executable, copy, *args], check=True, env=env, cwd=vault, capture_output=True)
+    assert copy.exists() and len(list((vault / "L1-关键摘要").glob("*.md"))) == 1

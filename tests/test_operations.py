@@ -1,0 +1,179 @@
+"""Import, export, backup, the timetable, health and repair."""
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from conftest import NOON
+
+import memory_tiered as m
+
+RECORDS = [
+    {"id": "d1", "text": "周三和产品经理对齐了支付流程", "session": "s1", "time": "2023-05-08T13:56:00", "speaker": "小王"},
+    {"id": "d2", "text": "支付网关超时设为 3 秒", "importance": 0.9, "tags": ["支付"], "project": "shop"},
+    {"id": "d3", "text": "支付网关超时设为 3 秒", "session": ""}]
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_records_are_stored_verbatim_and_idempotent_by_id(memory, tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", RECORDS)
+    assert m.import_records(memory, path, NOON)["created"] == 3  # d3 says what d2 says: never merged by text
+    assert m.import_records(memory, path, NOON)["unchanged"] == 3
+    first = memory.store.memories.by_external(["d1"])["d1"]
+    assert (first.agent, first.session_id, first.created_at) == ("小王", "s1", "2023-05-08 13:56:00")
+    RECORDS_2 = [{**RECORDS[0], "text": "周四又对齐了一次支付流程"}]
+    assert m.import_records(memory, write_jsonl(tmp_path / "r2.jsonl", RECORDS_2), NOON)["updated"] == 1
+    assert memory.history(first.uid)[-1]["before"]["text"].startswith("周三")
+
+
+@pytest.mark.parametrize("line", ["不是 JSON", "[1]", '{"id": 1}', '{"text": 5}', "[" * 100_000])
+def test_a_bad_record_names_its_line(memory, tmp_path, line):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"text": "好的一行，足够长"}\n%s\n' % line, encoding="utf-8")
+    with pytest.raises(m.UsageError) as caught:
+        m.import_records(memory, str(path), NOON)
+    assert "2" in str(caught.value) and caught.value.code == "bad_record" and memory.list() == []
+
+
+def test_a_markdown_folder_comes_in_once(memory, tmp_path):
+    notes = tmp_path / "笔记"
+    (notes / "子目录").mkdir(parents=True)
+    (notes / ".obsidian").mkdir()
+    (notes / ".obsidian" / "x.md").write_text("隐藏", encoding="utf-8")
+    (notes / "部署.md").write_text("---\ntags:\n  - 运维\ncreated: 2025-01-02\nimportance: 0.7\n---\n# 部署手册\n\n先灰度再全量\n", encoding="utf-8")
+    (notes / "子目录" / "空.md").write_text("---\na: 1\n---\n", encoding="utf-8")
+    (notes / "子目录" / "乱码.md").write_bytes("会议纪要\n".encode() + b"\xff\xfe")
+    (notes / "长.md").write_text("段落\n\n" * 40_000, encoding="utf-8")
+    counts = m.import_markdown(memory, str(notes), NOON)
+    assert counts["created"] == 4 and m.import_markdown(memory, str(notes), NOON)["unchanged"] == 4
+    note = memory.store.memories.by_external(["markdown:部署.md"])["markdown:部署.md"]
+    assert (note.title, note.tags, note.importance, note.created_at) == ("部署手册", ("运维",), 0.7, "2025-01-02 00:00:00")
+    (notes / "部署.md").write_text("# 部署手册\n\n改为蓝绿发布", encoding="utf-8")
+    assert m.import_markdown(memory, str(notes), NOON)["updated"] == 1
+
+
+def test_export_and_import_give_the_same_memories(memory, tmp_path):
+    first = memory.add(1, "连接池上限设为 20", session_id="a", importance=0.9, tags=["db"], key_points=["20"])[0]
+    memory.add(2, "数据库连接要设上限", category="数据库", sources=[1])
+    memory.add(1, "被收起的一条记忆", session_id="b")
+    memory.forget(["L1:2"])
+    memory.get([first.uid], now=NOON + 3600)
+    lines = list(m.export_lines(memory, False, False, NOON + 3600))
+    path = write_jsonl(tmp_path / "e.jsonl", lines)
+    copy = m.Memory(store=str(tmp_path / "copy.db"), now=NOON + 3600)
+    assert m.import_export(copy, path, NOON + 3600)["created"] == 3
+    again = list(m.export_lines(copy, False, False, NOON + 3600))
+    for one, two in zip(lines, again):
+        assert {k: v for k, v in one.items() if k not in ("updated_at", "decay_score")} == \
+            {k: v for k, v in two.items() if k not in ("updated_at", "decay_score")}
+        assert one["decay_score"] == pytest.approx(two["decay_score"], abs=1e-6)
+    assert m.import_export(copy, path, NOON)["unchanged"] == 3
+
+
+def test_backup_is_a_whole_database_while_others_write(memory):
+    memory.add(1, "备份里应有这一条", session_id="s")
+    memory.store.database.execute("BEGIN IMMEDIATE")
+    files = m.backup(memory, None, NOON)
+    memory.store.database.execute("ROLLBACK")
+    with sqlite3.connect(files[0]) as con:
+        assert con.execute("SELECT summary FROM memory_l1").fetchall() == [("备份里应有这一条",)]
+
+
+# -- cron
+
+
+@pytest.mark.parametrize("crontab", ["", "0 5 * * * backup\n", "MAILTO=我\n\n# 注释 100%\n@daily x", "a\n\n\n"])
+def test_the_cron_block_goes_in_and_out_to_the_byte(crontab):
+    block = m.cron_lines("prog")
+    inside = m.with_cron_block(crontab, block)
+    assert block in inside and inside.startswith(crontab) and inside.endswith(m.CRON_CLOSE + "\n")
+    assert m.with_cron_block(inside, block) == inside
+    assert m.with_cron_block(inside, None) == crontab
+    later = inside + "9 9 * * * added later\n"
+    assert "added later" in m.with_cron_block(later, None) and m.CRON_OPEN not in m.with_cron_block(later, None)
+    assert m.with_cron_block(later, m.cron_lines("new")).count(m.CRON_OPEN) == 1
+
+
+def test_the_file_in_cron_is_what_cron_show_prints():
+    file = Path(m.__file__).parent / "cron" / "memory-tiered.crontab"
+    assert file.read_text(encoding="utf-8") == m.cron_portable()
+
+
+FAKE_CRONTAB = """#!/bin/sh
+f="$HOME/crontab.txt"
+case "$1" in
+  -l) [ -f "$f" ] && cat "$f" || { echo "no crontab for you" >&2; exit 1; };;
+  -r) rm "$f";;
+  -) cat > "$f";;
+esac
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell stands in for crontab")
+def test_cron_install_pins_the_interpreter_and_is_reversible(cli, home):
+    bin_dir = home / "bin"
+    bin_dir.mkdir()
+    (bin_dir / "crontab").write_text(FAKE_CRONTAB)
+    (bin_dir / "crontab").chmod(0o755)
+    env = {"PATH": "%s:%s" % (bin_dir, cli.env["PATH"])}
+    table = home / "crontab.txt"
+    table.write_text("0 5 * * * mine", encoding="utf-8")
+    cli("--db", home / "有 空格%" / "s.db", "cron", "install", env=env)
+    text = table.read_text(encoding="utf-8")
+    assert text.startswith("0 5 * * * mine\n") and text.count("memory_tiered.py") == 6 and "\\%" in text
+    assert cli.json("cron", "install", "--db", home / "有 空格%" / "s.db", env=env)["changed"] is False
+    cli("cron", "remove", env=env)
+    assert table.read_text(encoding="utf-8") == "0 5 * * * mine"
+    table.unlink()
+    cli("cron", "install", env=env)
+    cli("cron", "remove", env=env)
+    assert not table.exists()
+
+
+def test_without_crontab_the_lines_are_printed(cli, home):
+    done = cli("cron", "install", env={"PATH": str(home)}, code=1)
+    assert "decay" in done.stdout and "crontab" in done.stdout
+
+
+# -- health
+
+
+def test_a_damaged_index_is_found_and_rebuilt(memory, run):
+    memory.add(1, "索引坏了也要能查到", session_id="s")
+    memory.store.database.execute("UPDATE memory_fts_data SET block = zeroblob(20)")
+    memory.close()
+    code, out, _ = run("search-all", "--keyword", "索引", "--no-touch")
+    assert code == 0 and "索引坏了" in out
+    assert run("doctor")[0] == 1
+    assert run("doctor", "--repair")[0] == 0
+    assert run("doctor")[0] == 0, run("doctor")
+    assert "索引坏了" in run("search-all", "--keyword", "索引")[1]
+
+
+def test_a_damaged_store_is_left_alone_and_salvaged(memory, run):
+    for number in range(300):
+        memory.add(1, "第 %d 条：%s" % (number, "内容" * 60), session_id="s")
+    memory.close()
+    path = Path(memory.places.db)
+    with sqlite3.connect(path) as con:
+        con.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        root = con.execute("SELECT rootpage FROM sqlite_master WHERE name = 'memory_journal'").fetchone()[0]
+        size = con.execute("PRAGMA page_size").fetchone()[0]
+    con.close()
+    data = bytearray(path.read_bytes())
+    leaf = data.index("第 200 条".encode())
+    data[leaf - leaf % size:leaf - leaf % size + 60] = bytes(60)
+    data[(root - 1) * size:(root - 1) * size + 8] = bytes(8)
+    path.write_bytes(data)
+    code, _, err = run("export")
+    assert code == 3 and str(path) in err and path.read_bytes() == bytes(data)
+    code, out, err = run("doctor", "--repair")
+    assert code == 0 and path.read_bytes() == bytes(data), (out, err)
+    saved = next(p for p in path.parent.iterdir() if ".repaired-" in p.name and not p.name.endswith(("-wal", "-shm")))
+    with sqlite3.connect(saved) as con:
+        assert 200 < con.execute("SELECT count(*) FROM memory_l1").fetchone()[0] < 300
