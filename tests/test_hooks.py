@@ -265,6 +265,36 @@ def test_whatever_can_be_read_is_kept(host, data, prompt):
     assert json.loads(event.content_json)["prompt"].strip() == prompt
 
 
+def long_payload(middle="", size=700_000, ascii=False):
+    text = "head line\n" + 'a "quoted" \\ word, 汉字 日志\n' * (size // 28) + middle + "x y z \n" * (size // 14) + "tail line"
+    return json.dumps({"session_id": "s", "hook_event_name": "PostToolUse", "tool_response": {"stdout": text}, "cwd": "/"},
+                      ensure_ascii=ascii).encode()
+
+
+def test_middle_of_a_long_string_is_not_read():
+    plain = json.dumps({"a": "x", "out": "head " + "lorem ipsum 日志\n" * 60_000 + " tail \\", "z": "y"}, ensure_ascii=False).encode()
+    short = m.without_middles(plain)
+    assert len(short) < 250_000 < len(plain)
+    value = json.loads(short)
+    assert value["out"].startswith("head lorem") and value["out"].endswith(" tail \\") and (value["a"], value["z"]) == ("x", "y")
+    assert m.neutral_event("claude", "", m.parse_payload(plain), 0) is None
+
+
+@pytest.mark.parametrize("middle", ["<private>", "<PRIVATE>", "＜ｐｒｉｖａｔｅ＞", "<p\\u0072ivate>", "-----BEGIN PRIVATE KEY-----"])
+def test_middle_that_may_be_private_is_read(middle):
+    for ascii in (False, True):
+        data = json.dumps({"out": "word " * 40_000 + middle + " word" * 40_000}, ensure_ascii=ascii).replace("\\\\u", "\\u").encode()
+        assert m.without_middles(data) is data
+
+
+def test_payloads_with_many_quotes_or_none_at_all():
+    data = long_payload()
+    assert m.without_middles(data) is data  # too many quotes to look at
+    for data in (b"x" * 400_000, b'"' + b"x" * 400_000, b'"' * 400_000, b"\\" * 400_000 + b'"', b'{"a":"' + b"x " * 300_000):
+        assert m.without_middles(data) == data
+    assert m.neutral_event("claude", "", m.parse_payload(long_payload()), 0).content_summary.endswith("tail line")
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"\0", b"null", b"0", b'""', b"[]", b"{}", b"\xff\xfe", b"\xef\xbb\xbf{}", b"[" * 100_000,
                                   b'{"a":' * 100_000, os.urandom(4000), b"NaN", b'{"hook_event_name":[]}', b'{"hook_event_name":"Stop"}'])
 def test_input_without_an_event_is_no_trouble(host, data):

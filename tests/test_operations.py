@@ -144,6 +144,7 @@ def test_without_crontab_the_lines_are_printed(cli, home):
 
 
 def test_a_damaged_index_is_found_and_rebuilt(memory, run):
+    run("init")
     memory.add(1, "索引坏了也要能查到", session_id="s")
     memory.store.database.execute("UPDATE memory_fts_data SET block = zeroblob(20)")
     memory.close()

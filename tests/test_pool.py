@@ -192,11 +192,12 @@ def test_spooled_events_are_folded_once(pool, path):
 
 def test_unreadable_spool_file_is_kept_and_stops_nothing(pool, path):
     m.spool_event(path, event("a"))
-    for name, data in (("1.json", b"{"), ("2.json", b'{"no": 1}'), ("3.json", b"\xff\xfe"), (".half", b"{")):
+    wrong = json.dumps({**event("b")._asdict(), "content_summary": None}).encode()
+    for name, data in (("1.json", b"{"), ("2.json", b'{"no": 1}'), ("3.json", b"\xff\xfe"), ("4.json", wrong), (".half", b"{")):
         with open(os.path.join(m.spool_dir(path), name), "wb") as file:
             file.write(data)
     assert pool.catch_up() == 1 and [e.event_key for e in pool.events.recent()] == ["a"]
-    assert sorted(os.listdir(m.spool_dir(path))) == [".half", "1.bad", "2.bad", "3.bad"]
+    assert sorted(os.listdir(m.spool_dir(path))) == [".half", "1.bad", "2.bad", "3.bad", "4.bad"]
 
 
 def test_locked_pool_answers_within_its_patience(pool, path):

@@ -106,9 +106,9 @@ def test_an_unforeseen_error_is_answered_and_logged(session, monkeypatch):
     assert "division" in m.read_log(session.memory.places.log)[-1]
 
 
-def test_lines_are_bounded(monkeypatch):
-    monkeypatch.setattr(m, "MAX_LINE_BYTES", 8)
-    lines = list(m.bounded_lines(io.BytesIO(b"short\n\r\n  \n1234567\n12345678\n" + b"x" * 30 + b"\nend")))
+def test_lines_are_bounded():
+    sent = b"short\n\r\n  \n1234567\n12345678\n" + b"x" * 30 + b"\nend"
+    lines = list(m.bounded_lines(io.BytesIO(sent), 8))
     assert lines == [b"short\n", b"1234567\n", b"12345678", b"x" * 8, b"end"]
 
 

@@ -19,32 +19,48 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "memory_tiered.py"
-WORDS = ("订单 支付 网关 消息 队列 缓存 部署 灰度 回滚 数据库 索引 迁移 用户 偏好 接口 鉴权 超时 重试 日志 监控 前端 构建 组件 测试 "
-         "覆盖 会议 周报 需求 评审 上线").split()
-ENGLISH = ("order payment gateway queue cache deploy rollback database index migration user preference token timeout retry log "
-           "monitor frontend build component test coverage meeting report review release router middleware schema worker").split()
+SYLLABLES = "ka lo mi ren tas pro con der ver ing sto bra phi dex gra nel or tu bas que".split()
+HAN = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定行学法所民得经"
+
+
+def vocabulary(count, seed):
+    """Words of two languages, the earlier the more common (Zipf), as in real text."""
+    rng = random.Random(seed)
+    english = ["".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 4))) for _ in range(count)]
+    chinese = ["".join(rng.choice(HAN) for _ in range(2)) for _ in range(count)]
+    weights = [1 / (rank + 10) for rank in range(count)]
+    total, sums = 0.0, []
+    for weight in weights:
+        total += weight
+        sums.append(total)
+    return english, chinese, sums
+
+
+def words(rng, kind, count, known=vocabulary(20_000, 7)):
+    """So many words of a language (0 English, 1 Chinese)."""
+    return rng.choices(known[kind], cum_weights=known[2], k=count)
 
 
 def texts(count, seed=1):
-    """Memories as people write them: Chinese, English and code words, of a long-tailed vocabulary."""
+    """Memories as people write them: English, Chinese, and code words."""
     rng = random.Random(seed)
-    for number in range(count):
+    for _ in range(count):
         if rng.random() < 0.5:
-            words = [rng.choice(WORDS) for _ in range(rng.randint(6, 14))]
-            yield "%s，%s_%d 已经%s" % ("".join(words), rng.choice(ENGLISH), int(rng.paretovariate(0.6)) % 99991, rng.choice(WORDS))
+            yield "%s，%s_%d 已经%s" % ("".join(words(rng, 1, rng.randint(8, 20))), words(rng, 0, 1)[0],
+                                      rng.randint(1, 500), words(rng, 1, 1)[0])
         else:
-            words = [rng.choice(ENGLISH) for _ in range(rng.randint(8, 18))]
-            yield "%s in %s%s.py: case%d" % (" ".join(words), rng.choice(ENGLISH), rng.choice(ENGLISH).title(),
-                                             int(rng.paretovariate(0.6)) % 99991)
+            yield "%s in %s%s.py: case %d" % (" ".join(words(rng, 0, rng.randint(10, 25))), words(rng, 0, 1)[0],
+                                              words(rng, 0, 1)[0].title(), rng.randint(1, 5000))
 
 
 def questions(count, seed=2):
+    """Questions of three to six content words."""
     rng = random.Random(seed)
-    for number in range(count):
+    for _ in range(count):
         yield rng.choice([
-            "%s%s怎么%s" % tuple(rng.choice(WORDS) for _ in range(3)),
-            "how does the %s %s handle %s" % tuple(rng.choice(ENGLISH) for _ in range(3)),
-            "%s %s_%d" % (rng.choice(WORDS), rng.choice(ENGLISH), rng.randint(1, 300))])
+            "%s是怎么%s的" % ("".join(words(rng, 1, 3)), words(rng, 1, 1)[0]),
+            "how does the %s %s handle %s and %s" % tuple(words(rng, 0, 4)),
+            "%s %s_%d" % ("".join(words(rng, 1, 2)), words(rng, 0, 1)[0], rng.randint(1, 500))])
 
 
 def cpu_of(command, stdin=b"", env=None):
