@@ -154,3 +154,67 @@ def test_the_published_place_works(home):
     for args in (["init"], ["add-l1", "--session-id", "s", "--summary", "在库里也能运行"], ["sync"], ["sync"]):
         subprocess.run([sys.executable, copy, *args], check=True, env=env, cwd=vault, capture_output=True)
     assert copy.exists() and len(list((vault / "L1-关键摘要").glob("*.md"))) == 1
+
+
+PROMPT = {"session_id": "h1", "hook_event_name": "UserPromptSubmit", "prompt": "支付网关的超时时间应该怎么设置？", "cwd": "/tmp"}
+
+
+def test_a_prompt_is_given_what_another_agent_learned_once(cli, home):
+    cli("add-l1", "--session-id", "s", "--agent", "codex", "--summary", "支付网关超时设为 3 秒，超过就重试两次", "--importance", "0.8")
+    first = cli("hook", "--agent", "claude", stdin=json.dumps(PROMPT)).stdout
+    context = json.loads(first)["hookSpecificOutput"]
+    assert context["hookEventName"] == "UserPromptSubmit" and "(L1:1)" in context["additionalContext"]
+    assert cli("hook", "--agent", "claude", stdin=json.dumps(PROMPT)).stdout == ""  # once a session
+    assert cli("hook", "--agent", "claude", stdin=json.dumps({**PROMPT, "session_id": "h2", "prompt": "继续"})).stdout == ""
+    cli("config", "set", "enable_inject", "false")
+    assert cli("hook", "--agent", "claude", stdin=json.dumps({**PROMPT, "session_id": "h3"})).stdout == ""
+    cli("get", "L1:1")
+    report = cli.json("stats", "--recall")
+    assert report["totals"]["items"] == 1 and report["totals"]["fetched_share"] == 1.0
+    assert report["injections"][0]["session_id"] == "claude:h1" and 0 < report["share_of_session"]["claude:h1"] < 1
+
+
+def test_a_session_starts_with_its_background(cli, tmp_path):
+    project = tmp_path / "web shop"
+    project.mkdir()
+    rows = ((["add-l1", "--session-id", "s", "--summary", "用户偏好简体中文回答"], "user_profile", []),
+            (["add-l2", "--category", "架构", "--knowledge", "订单服务用事件驱动，队列选 RabbitMQ"], "project_semantic", ["--project", project]),
+            (["add-l1", "--session-id", "s", "--summary", "正在把缓存换成 Redis"], "task_state", ["--project", project]),
+            (["add-l2", "--category", "架构", "--knowledge", "另一个项目的决定不该出现"], "project_semantic", ["--project", "别处"]))
+    for args, kind, more in rows:
+        cli(*args, "--type", kind, *more)
+    start = {"session_id": "b1", "hook_event_name": "SessionStart", "source": "startup", "cwd": str(project)}
+    text = json.loads(cli("hook", "--agent", "claude", stdin=json.dumps(start)).stdout)["hookSpecificOutput"]["additionalContext"]
+    assert all(word in text for word in ("简体中文", "RabbitMQ", "Redis")) and "另一个项目" not in text and len(text) <= 800
+    assert cli("hook", "--agent", "claude", stdin=json.dumps(start)).stdout == ""
+
+
+def test_recall_explains_itself(run):
+    run("add-l1", "--session-id", "s", "--summary", "部署前先跑迁移脚本，失败就回滚")
+    run("add-l1", "--session-id", "t", "--summary", "部署前先跑迁移脚本，别忘了备份", "--project", "别的项目")
+    found = json.loads(run("recall", "部署前要先跑迁移脚本吗", "--json")[1])
+    assert [i["ref"] for i in found["items"]] == ["L1:1"] and found["chars"] == len(found["text"])
+    code, out, _ = run("recall", "部署前要先跑迁移脚本吗", "--explain")
+    assert "chosen" in out and run("recall", "量子引力是什么")[1] == ""
+
+
+def test_events_and_sessions_are_listed_and_found(cli):
+    for agent, prompt in (("claude", "把订单队列换成 RabbitMQ 并写好回滚脚本"), ("codex", "Fix the flaky checkout test in CI please")):
+        event = {"session_id": "e-" + agent, "hook_event_name": "UserPromptSubmit", "prompt": prompt, "cwd": "/tmp"}
+        cli("hook", "--agent", agent, stdin=json.dumps(event))
+    assert [e["agent"] for e in cli.json("events", "RabbitMQ")["events"]] == ["claude"]
+    assert [e["agent"] for e in cli.json("events", "checkout", "--agent", "codex")["events"]] == ["codex"]
+    assert cli.json("events", "checkout", "--agent", "claude-code")["events"] == []
+    assert len(cli.json("events")["events"]) == 2 and len(cli.json("sessions")["sessions"]) == 2
+    assert cli.json("search-all", "--keyword", "RabbitMQ", "--events")["events"][0]["session_id"] == "claude:e-claude"
+
+
+def test_install_and_uninstall_from_the_command_line(cli, home):
+    before = sorted(p.relative_to(home) for p in home.rglob("*"))
+    assert cli.json("install", "claude", "--dry-run")["dry_run"] and sorted(p.relative_to(home) for p in home.rglob("*")) == before
+    cli("install", "claude", "codex")
+    assert "hooks" in json.loads((home / ".claude/settings.json").read_text(encoding="utf-8"))
+    assert any(f["action"] == "unchanged" for f in cli.json("install", "claude")["facts"])
+    cli("uninstall", "all")
+    assert [p for p in home.rglob("*") if p.is_file() and "hermes/state" not in str(p)] == []
+    assert cli("install", "nosuch", code=2).stderr.startswith("❌")

@@ -133,7 +133,7 @@ def test_damage_is_never_fatal_and_rebuild_heals(index, database, damage):
 @pytest.mark.parametrize("question", ["记忆", "RabbitMQ", "-O2", "cat", "猫", "量子引力", "记"])
 def test_without_full_text_the_answers_are_the_same(index, question):
     expected = found(index, question)
-    index.database.execute("INSERT INTO memory_meta VALUES (?, 'gone')", (index.damage_key,))
+    index.database.execute("INSERT INTO memory_meta VALUES (?, 'gone')", (index.full_text.damage_key,))
     assert found(index, question) == expected
 
 

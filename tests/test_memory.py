@@ -96,6 +96,17 @@ def test_decay_under_any_clock_changes_only_the_cache(memory, at):
     assert column == pytest.approx(0.99 ** 24) and memory.decay(now=NOON + DAY)["updated"] == 0
 
 
+@pytest.mark.parametrize("kind", list(m.TYPES))
+@pytest.mark.parametrize("hours", [-50, 0, 1, 69, 5000])
+@pytest.mark.parametrize("rate", [0.5, 0.99, 1.0])
+def test_the_formula_in_sql_is_the_one_in_python(memory, kind, hours, rate):
+    memory.config.changed["decay.rate"] = rate
+    record = add(memory, "两处公式同一结果", type=kind)
+    now = NOON + hours * HOUR
+    in_sql = memory.store.memories.decay_scores([m.doc_of(1, record.id)], m.Filters(), now, rate)
+    assert list(in_sql.values()) == [pytest.approx(m.score_now(record, now, rate))]
+
+
 def test_a_profile_never_decays(memory):
     record = add(memory, "用户偏好简体中文", type="user_profile")
     memory.decay(now=NOON + 1000 * DAY)
