@@ -1,4 +1,4 @@
-"""Shared fixtures: a store in a temporary home, a clock that stands still, the real command line."""
+"""Shared fixtures: a store in a temporary home, a clock that stands still, the command line."""
 import json
 import os
 import subprocess
@@ -49,17 +49,20 @@ class Cli:
 
     def __init__(self, home):
         self.home = home
-        self.env = {"HOME": str(home), "USERPROFILE": str(home), "PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8"}
+        self.env = {"HOME": str(home), "USERPROFILE": str(home), "PATH": os.environ.get("PATH", ""),
+                    "LANG": "C.UTF-8"}
         for name in ("SYSTEMROOT", "TEMP", "TMP"):
             if name in os.environ:
                 self.env[name] = os.environ[name]
 
     def __call__(self, *args, stdin="", code=0, env=None, python=sys.executable):
-        done = subprocess.run([python, TOOL, *map(str, args)], input=stdin, capture_output=True, encoding="utf-8",
+        done = subprocess.run([python, TOOL, *map(str, args)], input=stdin, capture_output=True,
+                              encoding="utf-8",
                               env={**self.env, **(env or {})}, cwd=self.home, timeout=120)
         assert "Traceback" not in done.stdout + done.stderr, done.stderr[-2000:]
         if code is not None:
-            assert done.returncode == code, (args, done.returncode, done.stdout[-500:], done.stderr[-500:])
+            assert done.returncode == code, (args, done.returncode, done.stdout[-500:],
+                                             done.stderr[-500:])
         return done
 
     def json(self, *args, **settings):

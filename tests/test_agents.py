@@ -10,7 +10,8 @@ import memory_tiered as m
 
 HOOKS = {"Stop": {"hooks": [{"type": "command", "command": "/usr/bin/python3",
                              "args": ["-I", "/a/hook.py", "--agent", "claude"], "timeout": 5}]}}
-FOREIGN = {"hooks": {"Stop": [{"matcher": "", "hooks": [{"type": "command", "command": "say 完成"}]}]}}
+FOREIGN = {"hooks": {"Stop": [{"matcher": "",
+                               "hooks": [{"type": "command", "command": "say 完成"}]}]}}
 
 
 @pytest.fixture
@@ -20,9 +21,10 @@ def home(tmp_path, monkeypatch):
     path.mkdir()
     monkeypatch.setenv("HOME", str(path))
     monkeypatch.setenv("USERPROFILE", str(path))
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "HERMES_HOME", "OPENCLAW_STATE_DIR", "OPENCLAW_CONFIG_PATH",
-                 "XDG_CONFIG_HOME", "APPDATA", "MEMORY_TIERED_DB", "MEMORY_TIERED_POOL", "MEMORY_TIERED_VAULT",
-                 "MEMORY_TIERED_APP"):
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "HERMES_HOME", "OPENCLAW_STATE_DIR",
+                 "OPENCLAW_CONFIG_PATH",
+                 "XDG_CONFIG_HOME", "APPDATA", "MEMORY_TIERED_DB", "MEMORY_TIERED_POOL",
+                 "MEMORY_TIERED_VAULT", "MEMORY_TIERED_APP"):
         monkeypatch.delenv(name, raising=False)
     return path
 
@@ -56,16 +58,21 @@ def actions(facts):
 # -- JSON as text
 
 JSON_TEXTS = [
-    '{}', '{}\n', '{ }', '{\n}\n', '{"a": 1}', '{"a":1,"b":[1,2,{"c":null}]}\n', '{\n  "a": 1\n}\n', '{\n\t"a": {\n\t\t"b": []\n\t}\n}',
-    '{\r\n    "a": "é\\u4e2d\\"}",\r\n    "z": true\r\n}\r\n', '{"中文": {"x": {}}, "s": "a, }]{ // no comment"}',
-    json.dumps(FOREIGN, ensure_ascii=False, indent=2), json.dumps(FOREIGN, indent="\t") + "\n", json.dumps(FOREIGN),
+    '{}', '{}\n', '{ }', '{\n}\n', '{"a": 1}', '{"a":1,"b":[1,2,{"c":null}]}\n', '{\n  "a": 1\n}\n',
+    '{\n\t"a": {\n\t\t"b": []\n\t}\n}',
+    '{\r\n    "a": "é\\u4e2d\\"}",\r\n    "z": true\r\n}\r\n',
+    '{"中文": {"x": {}}, "s": "a, }]{ // no comment"}',
+    json.dumps(FOREIGN, ensure_ascii=False, indent=2), json.dumps(FOREIGN, indent="\t") + "\n",
+    json.dumps(FOREIGN),
     '{"hooks": {"Stop": [], "Start": [{"hooks": []}]}}', '{\n  "hooks": {},\n  "mcpServers": {}\n}',
 ]
 
 
 @pytest.mark.parametrize("text", JSON_TEXTS)
-@pytest.mark.parametrize("edit", [m.JsonMember("f", ("mcpServers", "memory-tiered"), {"command": "x", "args": ["-I"]}),
-                                  m.HookGroups("f", HOOKS)], ids=["member", "hooks"])
+@pytest.mark.parametrize("edit",
+                         [m.JsonMember("f", ("mcpServers", "memory-tiered"),
+                                       {"command": "x", "args": ["-I"]}),
+                          m.HookGroups("f", HOOKS)], ids=["member", "hooks"])
 def test_json_put_then_drop_gives_the_text_back(text, edit):
     put = edit.put(text)
     assert json.loads(put) != json.loads(text)
@@ -79,7 +86,8 @@ def test_json_put_then_drop_gives_the_text_back(text, edit):
 
 
 @pytest.mark.parametrize("text", [
-    "// head\n{\n  gateway: { mode: 'local', }, // note, with comma\n  /* }{ */ \"mcp\": { servers: { other: { command: \"x\", args: ['a',], n: +1.5e3 }, } },\n}\n",
+    "// head\n{\n  gateway: { mode: 'local', }, // note, with comma\n  /* }{ */ \"mcp\": { "
+    "servers: { other: { command: \"x\", args: ['a',], n: +1.5e3 }, } },\n}\n",
     "{a:1}", "{a:1,}", "{\n  a: Infinity, // last\n}", "{'mcp': {servers: {}}}",
 ])
 def test_json5_put_then_drop_gives_the_text_back(text):
@@ -91,7 +99,8 @@ def test_json5_put_then_drop_gives_the_text_back(text):
 
 
 @pytest.mark.parametrize("text, line", [
-    ('{"a": 1,}', 1), ('{\n"a": 1\n"b": 2}', 3), ("{", 1), ("[]x", 1), ('{"a": }', 1), ("nonsense", 1), ('"hooks"', 1), ("[1]", 1),
+    ('{"a": 1,}', 1), ('{\n"a": 1\n"b": 2}', 3), ("{", 1), ("[]x", 1), ('{"a": }', 1),
+    ("nonsense", 1), ('"hooks"', 1), ("[1]", 1),
     ('{"mcpServers": []}', 1), ('{\n"mcpServers": "x"}', 2),
 ])
 def test_json_that_cannot_be_extended_is_an_error_with_the_line(text, line):
@@ -109,27 +118,36 @@ def test_json_value_is_replaced_in_place_and_equal_value_keeps_its_layout():
 # -- hooks
 
 def test_hooks_of_older_installations_are_updated_in_place_and_strangers_stay():
-    old = {"hooks": [{"type": "command", "command": "[ -f '/x y/hook.py' ] || exit 0; exec python3 '/x y/hook.py' --agent claude"}]}
-    mine = {"type": "command", "command": "p", "args": ["-c", "…", "/z/hook.py", "--agent", "claude"]}
+    old = {"hooks": [{"type": "command",
+                      "command": "[ -f '/x y/hook.py' ] || exit 0; exec python3 '/x y/hook.py' "
+                                 "--agent claude"}]}
+    mine = {"type": "command", "command": "p",
+            "args": ["-c", "…", "/z/hook.py", "--agent", "claude"]}
     other = {"type": "command", "command": "node /x/hook.py.js --agent"}
-    text = json.dumps({"hooks": {"Stop": [old, FOREIGN["hooks"]["Stop"][0]], "Gone": [old], "Mixed": [{"hooks": [other, mine]}]}}, indent=1)
+    theirs, left = FOREIGN["hooks"]["Stop"], [{"hooks": [other]}]
+    text = json.dumps({"hooks": {"Stop": [old, theirs[0]], "Gone": [old],
+                                 "Mixed": [{"hooks": [other, mine]}]}}, indent=1)
     edit = m.HookGroups("f", HOOKS)
-    assert json.loads(edit.put(text))["hooks"] == {"Stop": [HOOKS["Stop"], FOREIGN["hooks"]["Stop"][0]], "Mixed": [{"hooks": [other]}]}
-    assert json.loads(edit.drop(text, None))["hooks"] == {"Stop": FOREIGN["hooks"]["Stop"], "Mixed": [{"hooks": [other]}]}
+    put, dropped = json.loads(edit.put(text)), json.loads(edit.drop(text, None))
+    assert put["hooks"] == {"Stop": [HOOKS["Stop"], theirs[0]], "Mixed": left}
+    assert dropped["hooks"] == {"Stop": theirs, "Mixed": left}
 
 
 def test_hooks_installed_twice_by_hand_become_one():
     text = json.dumps({"hooks": {"Stop": [HOOKS["Stop"], HOOKS["Stop"]]}})
-    assert json.loads(m.HookGroups("f", HOOKS).put(text)) == {"hooks": HOOKS and {"Stop": [HOOKS["Stop"]]}}
+    put = json.loads(m.HookGroups("f", HOOKS).put(text))
+    assert put == {"hooks": {"Stop": [HOOKS["Stop"]]}}
 
 
 # -- TOML
 
-TOML = m.TomlTable("/c.toml", "mcp_servers.memory_tiered", {"command": "/a b/python3", "args": ["-I", 'x"y\\z', "中"]})
+TOML = m.TomlTable("/c.toml", "mcp_servers.memory_tiered",
+                   {"command": "/a b/python3", "args": ["-I", 'x"y\\z', "中"]})
 
 
 @pytest.mark.parametrize("text", [
-    "", 'model = "x"\n', 'model = "x"', '# only a comment\n', 'a = 1\r\n\r\n[b]\r\nc = 2\r\n', '[mcp_servers.other]\ncommand = "x"\n\n\n',
+    "", 'model = "x"\n', 'model = "x"', '# only a comment\n', 'a = 1\r\n\r\n[b]\r\nc = 2\r\n',
+    '[mcp_servers.other]\ncommand = "x"\n\n\n',
     '[[hooks.Stop]]\n[[hooks.Stop.hooks]]\ntype = "command"\n# end',
 ])
 def test_toml_put_then_drop_gives_the_text_back(text):
@@ -143,7 +161,8 @@ def test_toml_put_then_drop_gives_the_text_back(text):
 
 def test_toml_what_other_programs_write_behind_our_table_stays():
     put = TOML.put("a = 1\n")
-    later = put + '[mcp_servers.memory_tiered.tools.save_memory]\napproval_mode = "approve"\n\n# mine\n[hooks.state]\nx = 1\n'
+    theirs = '[mcp_servers.memory_tiered.tools.save_memory]\napproval_mode = "approve"\n'
+    later = put + theirs + '\n# mine\n[hooks.state]\nx = 1\n'
     assert TOML.put(later) == later
     assert TOML.drop(later, None) == 'a = 1\n\n# mine\n[hooks.state]\nx = 1\n'
 
@@ -167,17 +186,23 @@ YAML = m.YamlKey("/c.yaml", "memory", "provider", "memory_tiered")
 
 @pytest.mark.parametrize("text, put", [
     ("", "memory:\n  provider: memory_tiered\n"),
-    ("# c\nmodel:\n  default: x\n", "# c\nmodel:\n  default: x\nmemory:\n  provider: memory_tiered\n"),
+    ("# c\nmodel:\n  default: x\n",
+     "# c\nmodel:\n  default: x\nmemory:\n  provider: memory_tiered\n"),
     ("a: 1", "a: 1\nmemory:\n  provider: memory_tiered\n"),
-    ("memory:\n    limit: 5 # five\nz: 1\n", "memory:\n    provider: memory_tiered\n    limit: 5 # five\nz: 1\n"),
-    ("memory:  # ours\n  # why\n\n  provider: 'honcho' # old\n  x: {provider: no}\n", "memory:  # ours\n  # why\n\n  provider: memory_tiered # old\n  x: {provider: no}\n"),
-    ("memory:\n  deep:\n    provider: no\n  provider:\nz: 1", "memory:\n  deep:\n    provider: no\n  provider: memory_tiered\nz: 1"),
+    ("memory:\n    limit: 5 # five\nz: 1\n",
+     "memory:\n    provider: memory_tiered\n    limit: 5 # five\nz: 1\n"),
+    ("memory:  # ours\n  # why\n\n  provider: 'honcho' # old\n  x: {provider: no}\n",
+     "memory:  # ours\n  # why\n\n  provider: memory_tiered # old\n  x: {provider: no}\n"),
+    ("memory:\n  deep:\n    provider: no\n  provider:\nz: 1",
+     "memory:\n  deep:\n    provider: no\n  provider: memory_tiered\nz: 1"),
     ("memory: {}\n", "memory:\n  provider: memory_tiered\n"),
     ("memory: null # none\nb:\n- 1\n", "memory: # none\n  provider: memory_tiered\nb:\n- 1\n"),
-    ("memory:\r\n  provider: \"\"\r\nother:\r\n  - x\r\n", "memory:\r\n  provider: memory_tiered\r\nother:\r\n  - x\r\n"),
+    ("memory:\r\n  provider: \"\"\r\nother:\r\n  - x\r\n",
+     "memory:\r\n  provider: memory_tiered\r\nother:\r\n  - x\r\n"),
     ("\"memory\":\n  'provider': x\n", "\"memory\":\n  'provider': memory_tiered\n"),
     ("memory:\n  provider: memory_tiered\n", "memory:\n  provider: memory_tiered\n"),
-    ("text: |\n  memory:\n  \tx\nmemory_x:\n  provider: y\n", "text: |\n  memory:\n  \tx\nmemory_x:\n  provider: y\nmemory:\n  provider: memory_tiered\n"),
+    ("text: |\n  memory:\n  \tx\nmemory_x:\n  provider: y\n",
+     "text: |\n  memory:\n  \tx\nmemory_x:\n  provider: y\nmemory:\n  provider: memory_tiered\n"),
 ])
 def test_yaml_put_and_drop(text, put):
     assert YAML.put(text) == put and YAML.put(put) == put
@@ -185,8 +210,10 @@ def test_yaml_put_and_drop(text, put):
         assert YAML.drop(put, text).rstrip("\n") == text.rstrip("\n")
 
 
-@pytest.mark.parametrize("text, line", [("a: 1\n\tb: 2\n", 2), ("a: 1\nnonsense\n", 2), ("memory: {provider: x}\n", 1),
-                                        ("memory: [1]\n", 1), ("a: 1\nmemory: &x\n", 2)])
+@pytest.mark.parametrize("text, line",
+                         [("a: 1\n\tb: 2\n", 2), ("a: 1\nnonsense\n", 2),
+                          ("memory: {provider: x}\n", 1),
+                          ("memory: [1]\n", 1), ("a: 1\nmemory: &x\n", 2)])
 def test_yaml_that_cannot_be_edited_is_an_error_with_the_line(text, line):
     with pytest.raises(m.UsageError, match=r"/c\.yaml.*line %d" % line):
         YAML.put(text)
@@ -198,7 +225,8 @@ def test_yaml_that_cannot_be_edited_is_an_error_with_the_line(text, line):
 def test_section_put_then_drop_gives_the_text_back(text):
     edit = m.MarkedSection("f", m.ADVICE_TEMPLATE)
     put = edit.put(text)
-    assert put.startswith(text) and edit.put(put) == put and put.count("\r\n") in (0, put.count("\n"))
+    assert put.startswith(text) and edit.put(put) == put
+    assert put.count("\r\n") in (0, put.count("\n"))
     assert edit.drop(put, text).rstrip("\r\n") == text.rstrip("\r\n")
     assert edit.drop(put + "\n# Later\n", text).endswith("\n# Later\n")
 
@@ -207,14 +235,19 @@ def test_section_put_then_drop_gives_the_text_back(text):
 
 STARTS = {
     "missing": None, "empty": b"", "blank": b" \n\n", "object": b"{}", "object_nl": b"{}\n",
-    "bom": b"\xef\xbb\xbf{\n  \"a\": 1\n}\n", "crlf": b"{\r\n  \"a\": 1\r\n}\r\n", "tabs": b"{\n\t\"a\": {\n\t\t\"b\": 1\n\t}\n}",
-    "compact": b'{"a":1,"hooks":{},"mcpServers":{"o":{"command":"x"}}}', "foreign": json.dumps(FOREIGN, indent=4).encode(),
-    "order": json.dumps({"z": 1, "mcpServers": {"z": {}}, "a": FOREIGN["hooks"]}, ensure_ascii=False).encode(),
+    "bom": b"\xef\xbb\xbf{\n  \"a\": 1\n}\n", "crlf": b"{\r\n  \"a\": 1\r\n}\r\n",
+    "tabs": b"{\n\t\"a\": {\n\t\t\"b\": 1\n\t}\n}",
+    "compact": b'{"a":1,"hooks":{},"mcpServers":{"o":{"command":"x"}}}',
+    "foreign": json.dumps(FOREIGN, indent=4).encode(),
+    "order": json.dumps({"z": 1, "mcpServers": {"z": {}}, "a": FOREIGN["hooks"]},
+                        ensure_ascii=False).encode(),
 }
-JSON_FILES = [".claude/settings.json", ".claude.json", ".config/Claude/claude_desktop_config.json", ".codex/hooks.json",
-              ".openclaw/openclaw.json"]
-OTHERS = {".claude/CLAUDE.md": b"# Mine", ".codex/AGENTS.md": b"\xef\xbb\xbf# Codex\r\n", ".codex/config.toml": b'# c\nmodel = "x" # y\n\n[tui]\nx=1',
-          ".hermes/config.yaml": b"# c\nmodel:\n  default: x   # y\nmemory:\n  provider: honcho # was\n"}
+JSON_FILES = [".claude/settings.json", ".claude.json", ".config/Claude/claude_desktop_config.json",
+              ".codex/hooks.json", ".openclaw/openclaw.json"]
+OTHERS = {".claude/CLAUDE.md": b"# Mine", ".codex/AGENTS.md": b"\xef\xbb\xbf# Codex\r\n",
+          ".codex/config.toml": b'# c\nmodel = "x" # y\n\n[tui]\nx=1',
+          ".hermes/config.yaml": b"# c\nmodel:\n  default: x   # y\nmemory:\n  provider: honcho # "
+                                 b"was\n"}
 
 
 def fill(home, start, others=True):
@@ -269,9 +302,11 @@ def test_uninstall_after_changes_takes_out_only_our_part(home, without_app):
     expected = {}
     for name in JSON_FILES:
         value = json.loads((home / name).read_text())
-        (home / name).write_text(json.dumps({**value, "mine": ["后来", 1]}, ensure_ascii=False, indent=3))
+        (home / name).write_text(json.dumps({**value, "mine": ["后来", 1]}, ensure_ascii=False,
+                                            indent=3))
         expected[name] = {**FOREIGN, "mine": ["后来", 1]}
-    for name, more in {".claude/CLAUDE.md": "# Later\n", ".codex/config.toml": "[later]\na = 1\n", ".hermes/config.yaml": "later: 1\n"}.items():
+    for name, more in {".claude/CLAUDE.md": "# Later\n", ".codex/config.toml": "[later]\na = 1\n",
+                       ".hermes/config.yaml": "later: 1\n"}.items():
         (home / name).write_bytes((home / name).read_bytes() + more.encode())
     if without_app:
         import shutil
@@ -279,7 +314,8 @@ def test_uninstall_after_changes_takes_out_only_our_part(home, without_app):
     uninstall()
     assert {name: json.loads((home / name).read_text()) for name in JSON_FILES} == expected
     assert (home / ".claude/CLAUDE.md").read_text() == "# Mine\n# Later\n"
-    assert (home / ".codex/config.toml").read_text() == '# c\nmodel = "x" # y\n\n[tui]\nx=1\n[later]\na = 1\n'
+    assert (home / ".codex/config.toml").read_text(
+        ) == '# c\nmodel = "x" # y\n\n[tui]\nx=1\n[later]\na = 1\n'
     was = "  provider: honcho # was\n"
     assert (home / ".hermes/config.yaml").read_text() == "# c\nmodel:\n  default: x   # y\n" + (
         "" if without_app else "memory:\n" + was) + "later: 1\n"
@@ -350,8 +386,10 @@ def test_symbolic_link_is_written_through(home, tmp_path):
 
 
 @pytest.mark.parametrize("name, data", [
-    (".claude/settings.json", b'{"a": 1,}'), (".claude/settings.json", b'\xff\xfe{\x00}\x00'), (".claude.json", b"{"),
-    (".codex/hooks.json", b'{"hooks": []}'), (".hermes/config.yaml", b"\tx\n"), (".openclaw/openclaw.json", b"{a: }"),
+    (".claude/settings.json", b'{"a": 1,}'), (".claude/settings.json", b'\xff\xfe{\x00}\x00'),
+    (".claude.json", b"{"),
+    (".codex/hooks.json", b'{"hooks": []}'), (".hermes/config.yaml", b"\tx\n"),
+    (".openclaw/openclaw.json", b"{a: }"),
     (".codex/config.toml", b"mcp_servers = {}\n"), (".claude/CLAUDE.md", b"\xff"),
 ])
 def test_a_file_that_cannot_be_understood_stops_everything_before_the_first_byte(home, name, data):
@@ -404,7 +442,8 @@ def test_project_scope_touches_the_repository_only(home, tmp_path, monkeypatch):
     assert "do not commit" in facts[-1]["note"]
     assert set(json.loads((project / ".mcp.json").read_text())["mcpServers"]) == {"memory-tiered"}
     names = {name for name, (content, _) in tree(project).items() if content is not None}
-    assert names == {".mcp.json", "CLAUDE.md", "AGENTS.md", ".claude/settings.json", ".codex/hooks.json", ".codex/config.toml",
+    assert names == {".mcp.json", "CLAUDE.md", "AGENTS.md", ".claude/settings.json",
+                     ".codex/hooks.json", ".codex/config.toml",
                      ".agents/skills/memory-tiered/SKILL.md"}
     assert {name.split("/")[0] for name in tree(home)} == {"agent-memory"}
     install(["claude"])
@@ -428,18 +467,22 @@ def test_places_that_are_not_the_default_are_written_into_the_commands(home):
     settings = json.loads((home / ".claude/settings.json").read_text())
     args = settings["hooks"]["Stop"][0]["hooks"][0]["args"]
     assert args[args.index("--db") + 1] == str(home / "别处 it's/s.db") and "--pool" not in args
-    line = json.loads((home / ".codex/hooks.json").read_text())["hooks"]["Stop"][0]["hooks"][0]["command"]
+    hooks = json.loads((home / ".codex/hooks.json").read_text())["hooks"]
+    line = hooks["Stop"][0]["hooks"][0]["command"]
     (home / "app dir/hook.py").write_text("import sys; print(sys.argv[1:], sys.stdin.read())")
     ran = subprocess.run(["sh", "-c", line], input=b"{}", capture_output=True)
-    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "codex", "--enqueue-summary", "--db", str(home / "别处 it's/s.db")]
+    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "codex", "--enqueue-summary", "--db",
+                                               str(home / "别处 it's/s.db")]
     hook = settings["hooks"]["Stop"][0]["hooks"][0]
     ran = subprocess.run([hook["command"], *hook["args"]], input=b"{}", capture_output=True)
-    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "claude", "--enqueue-summary", "--db", str(home / "别处 it's/s.db")]
+    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "claude", "--enqueue-summary", "--db",
+                                               str(home / "别处 it's/s.db")]
     m.uninstall_agents(["claude", "codex"], places)
     assert set(tree(home)) == {"app dir", "app dir/hook.py"} or not tree(home)
 
 
-@pytest.mark.parametrize("agent, file", [("claude", ".claude/settings.json"), ("codex", ".codex/hooks.json")])
+@pytest.mark.parametrize("agent, file",
+                         [("claude", ".claude/settings.json"), ("codex", ".codex/hooks.json")])
 def test_hooks_exit_0_when_the_program_is_gone_or_broken(home, agent, file):
     install([agent])
     groups = json.loads((home / file).read_text())["hooks"]
@@ -448,7 +491,8 @@ def test_hooks_exit_0_when_the_program_is_gone_or_broken(home, agent, file):
     def run():
         for event, (group,) in groups.items():
             hook = group["hooks"][0]
-            words = [hook["command"], *hook["args"]] if "args" in hook else ["sh", "-c", hook["command"]]
+            words = [hook["command"], *hook["args"]] if "args" in hook else ["sh", "-c",
+                                                                             hook["command"]]
             ran = subprocess.run(words, input=b"{}", capture_output=True, cwd=home)
             yield event, ran.returncode, ran.stdout
 
@@ -476,7 +520,8 @@ def test_pinned_python_is_kept_while_it_works(home, monkeypatch):
     with monkeypatch.context() as other:
         other.setattr(sys, "executable", "/other/python3")
         install(["claude"])
-    assert json.loads((home / ".claude/settings.json").read_text())["hooks"]["Stop"][0]["hooks"][0]["command"] == "/other/python3"
+    hooks = json.loads((home / ".claude/settings.json").read_text())["hooks"]
+    assert hooks["Stop"][0]["hooks"][0]["command"] == "/other/python3"
 
 
 def test_pinned_python_is_never_a_shim(monkeypatch):
@@ -496,15 +541,19 @@ def test_running_from_app_neither_copies_nor_removes_the_program(home, monkeypat
 
 
 def test_status(home):
-    assert [(s["installed"], s["current"]) for s in m.agent_status(["all"], m.Places())] == [(False, False)] * 5
+    found = m.agent_status(["all"], m.Places())
+    assert [(s["installed"], s["current"]) for s in found] == [(False, False)] * 5
     install(["codex"])
     status, = m.agent_status(["codex"], m.Places())
-    assert status["installed"] and status["current"] and status["trusted"] is False and "/hooks" in status["note"]
+    assert status["installed"] and status["current"] and status["trusted"] is False
+    assert "/hooks" in status["note"]
     hooks = home / ".codex/hooks.json"
     config = home / ".codex/config.toml"
-    events = ("session_start", "user_prompt_submit", "post_tool_use", "subagent_stop", "stop", "session_end")
-    config.write_text(config.read_text() + "".join('\n[hooks.state.%s]\ntrusted_hash = "sha256:0"\n' % json.dumps(
-        "%s:%s:0:0" % (hooks, event), ensure_ascii=False) for event in events))
+    events = ("session_start", "user_prompt_submit", "post_tool_use", "subagent_stop", "stop",
+              "session_end")
+    config.write_text(config.read_text()
+                      + "".join('\n[hooks.state.%s]\ntrusted_hash = "sha256:0"\n' % json.dumps(
+                          "%s:%s:0:0" % (hooks, event), ensure_ascii=False) for event in events))
     status, = m.agent_status(["codex"], m.Places())
     assert status["current"] and status["trusted"] is True
     (home / "agent-memory/app/hook.py").unlink()
@@ -530,30 +579,38 @@ def provider(home, monkeypatch):
 
     install(["hermes"])
     base = types.ModuleType("agent.memory_provider")
-    base.MemoryProvider = type("MemoryProvider", (), {"queue_prefetch": lambda self, query, **more: None})
+    base.MemoryProvider = type("MemoryProvider", (),
+                               {"queue_prefetch": lambda self, query, **more: None})
     monkeypatch.setitem(sys.modules, "agent", types.ModuleType("agent"))
     monkeypatch.setitem(sys.modules, "agent.memory_provider", base)
     path = home / ".hermes/plugins/memory_tiered/__init__.py"
-    assert "register_memory_provider" in path.read_text()[:8192] or "MemoryProvider" in path.read_text()[:8192]
+    head = path.read_text()[:8192]
+    assert "register_memory_provider" in head or "MemoryProvider" in head
     spec = importlib.util.spec_from_file_location("_hermes_user_memory.memory_tiered", str(path))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     made = []
     module.register(types.SimpleNamespace(register_memory_provider=made.append))
     assert isinstance(made[0], base.MemoryProvider) and made[0].is_available()
-    made[0].initialize("s1", platform="cli", hermes_home=str(home), agent_context="primary", status_callback=None)
+    made[0].initialize("s1", platform="cli", hermes_home=str(home), agent_context="primary",
+                       status_callback=None)
     return made[0]
 
 
 TURN = [
     {"role": "user", "content": "旧的问题"}, {"role": "assistant", "content": "旧的回答"},
-    {"role": "user", "content": "部署脚本在哪里？", "api_content": "部署脚本在哪里？ <memory-context>秘密</memory-context>"},
+    {"role": "user", "content": "部署脚本在哪里？",
+     "api_content": "部署脚本在哪里？ <memory-context>秘密</memory-context>"},
     {"role": "assistant", "content": "", "tool_calls": [
-        {"id": "c1", "function": {"name": "terminal", "arguments": "{\"command\": \"ls deploy scripts and more of them\"}"}},
+        {"id": "c1", "function": {"name": "terminal",
+                                  "arguments": "{\"command\": \"ls deploy scripts and more of "
+                                               "them\"}"}},
         {"id": "c2", "function": {"name": "terminal", "arguments": "not json"}}]},
-    {"role": "tool", "tool_call_id": "c1", "content": "deploy/release.sh deploy/rollback.sh deploy/check-health.sh"},
+    {"role": "tool", "tool_call_id": "c1",
+     "content": "deploy/release.sh deploy/rollback.sh deploy/check-health.sh"},
     {"role": "tool", "tool_call_id": "c2", "content": "bash: not: command not found"},
-    {"role": "assistant", "content": "部署脚本在 deploy/release.sh，回滚用 deploy/rollback.sh，健康检查用 check-health。"},
+    {"role": "assistant", "content": "部署脚本在 deploy/release.sh，回滚用 deploy/rollback.sh，健康检查用 "
+                                     "check-health。"},
 ]
 
 
@@ -567,7 +624,8 @@ def test_provider_captures_a_turn_once(home, provider):
         thread.join()
     pool = m.Pool(m.Places().pool)
     found = [(e.session_id, e.event_type, e.tool_name) for e in reversed(pool.events.recent())]
-    assert found[:4] == [("hermes:s1", "prompt", None), ("hermes:s1", "observation", "terminal"), ("hermes:s1", "error", "terminal"),
+    assert found[:4] == [("hermes:s1", "prompt", None), ("hermes:s1", "observation", "terminal"),
+                         ("hermes:s1", "error", "terminal"),
                          ("hermes:s1", "answer", None)] or len(found) >= 4
     assert [e for e in found if e[1] in ("observation", "error")].__len__() == 2
     assert "秘密" not in "".join(e.content_json for e in pool.events.recent())
@@ -595,7 +653,8 @@ def test_provider_mirrors_the_notebook_without_doubles(provider):
     provider.on_memory_write("remove", "user", "用户的项目代号是海豚", metadata=None)
     memory = m.Memory()
     stored = memory.list(status=None)
-    assert sorted((r.text[-4:], r.status) for r in stored) == [("中文回答", "deprecated"), ("英文回答", "active")]
+    found = sorted((r.text[-4:], r.status) for r in stored)
+    assert found == [("中文回答", "deprecated"), ("英文回答", "active")]
     assert {r.type for r in stored} == {"user_profile"}
 
 

@@ -9,16 +9,19 @@ import pytest
 
 import memory_tiered as m
 
-STEPS = (lambda db: db.execute("CREATE TABLE t (x)"), lambda db: db.execute("INSERT INTO t VALUES (1)"))
+STEPS = (lambda db: db.execute("CREATE TABLE t (x)"),
+         lambda db: db.execute("INSERT INTO t VALUES (1)"))
 
 
 def test_a_new_file_is_private_complete_and_in_wal_mode(tmp_path):
     path = tmp_path / "新 folder?#%" / "a.db"
     db = m.Database(str(path), STEPS)
-    assert db.version() == 2 and db.rows("SELECT x FROM t") == [(1,)] and db.value("PRAGMA journal_mode") == "wal"
+    assert db.version() == 2 and db.rows("SELECT x FROM t") == [(1,)]
+    assert db.value("PRAGMA journal_mode") == "wal"
     db.close()
     if os.name == "posix":
-        assert os.stat(path).st_mode & 0o777 == 0o600 and os.stat(path.parent).st_mode & 0o777 == 0o700
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        assert os.stat(path.parent).st_mode & 0o777 == 0o700
     assert os.listdir(path.parent) == ["a.db"]
 
 
@@ -107,12 +110,14 @@ def test_a_lock_held_by_another_is_a_busy_error(tmp_path):
     assert db.rows("SELECT x FROM t") == [(1,)]  # reading goes on
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0 and not os.path.exists("/proc/self/mountinfo"), reason="POSIX")
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0
+                    and not os.path.exists("/proc/self/mountinfo"), reason="POSIX")
 def test_a_read_only_file_is_still_read(tmp_path):
     path = tmp_path / "a.db"
     m.Database(str(path), STEPS).close()
     db = m.Database.__new__(m.Database)  # as on a read-only disk: no lock file can be made
-    db.__dict__.update(path=str(path), migrations=STEPS, busy_s=1, read_only=False, _local=threading.local())
+    db.__dict__.update(path=str(path), migrations=STEPS, busy_s=1, read_only=False,
+                       _local=threading.local())
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     try:
@@ -127,7 +132,8 @@ def test_many_processes_create_one_database(tmp_path):
             "db = m.Store(%r, 1.0).database\n"
             "with db.write(): db.execute(\"INSERT INTO memory_meta VALUES (?, 1)\", (sys.argv[1],))"
             % (os.path.dirname(m.__file__), path))
-    running = [subprocess.Popen([sys.executable, "-c", code, "p%d" % i], stderr=subprocess.PIPE) for i in range(12)]
+    running = [subprocess.Popen([sys.executable, "-c", code, "p%d" % i], stderr=subprocess.PIPE)
+               for i in range(12)]
     assert [(p.communicate()[1], p.returncode) for p in running] == [(b"", 0)] * 12
     db = m.Database(path, m.STORE_MIGRATIONS)
     assert db.value("SELECT count(*) FROM memory_meta WHERE key GLOB 'p*'") == 12

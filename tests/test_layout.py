@@ -11,7 +11,8 @@ import memory_tiered as m
 
 SOURCE = Path(m.__file__).read_text(encoding="utf-8")
 TREE = ast.parse(SOURCE)
-BANNERS = [(SOURCE.count("\n", 0, found.start()) + 1, found[1]) for found in re.finditer(r"^# =+ ([A-Z]+)$", SOURCE, re.M)]
+BANNERS = [(SOURCE.count("\n", 0, found.start()) + 1, found[1])
+           for found in re.finditer(r"^# =+ ([A-Z]+)$", SOURCE, re.M)]
 FUNCTIONS = [n for n in ast.walk(TREE) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
 CLASSES = [n for n in ast.walk(TREE) if isinstance(n, ast.ClassDef)]
 
@@ -26,7 +27,7 @@ def section(line):
 
 
 def test_map_matches_banners():
-    assert re.findall(r"^    ([A-Z]+) {2,}\S", m.__doc__, re.M) == [name for _, name in BANNERS]
+    assert re.findall(r"^    ([A-Z]+) +\S", m.__doc__, re.M) == [name for _, name in BANNERS]
 
 
 def test_no_section_uses_a_later_one():
@@ -35,7 +36,8 @@ def test_no_section_uses_a_later_one():
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             home[node.name] = section(node.lineno)
         elif isinstance(node, ast.Assign):
-            home.update((t.id, section(node.lineno)) for t in node.targets if isinstance(t, ast.Name))
+            home.update((t.id, section(node.lineno)) for t in node.targets
+                        if isinstance(t, ast.Name))
     later = []
     for top in TREE.body:
         annotations = {id(x) for f in ast.walk(top) for a in annotations_of(f) for x in ast.walk(a)}
@@ -50,15 +52,18 @@ def test_no_section_uses_a_later_one():
 
 def test_no_name_is_given_twice():
     names = [n.name for n in TREE.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))] + [
-        t.id for n in TREE.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+        t.id for n in TREE.body if isinstance(n, ast.Assign) for t in n.targets
+        if isinstance(t, ast.Name)]
     assert sorted({n for n in names if names.count(n) > 1}) == []
 
 
 def annotations_of(node):
     """Annotations are text at run time: they may name what comes later."""
     if isinstance(node, ast.FunctionDef):
-        every = node.args.args + node.args.kwonlyargs + node.args.posonlyargs + [node.args.vararg, node.args.kwarg]
-        return [a.annotation for a in every if a and a.annotation] + ([node.returns] if node.returns else [])
+        every = node.args.args + node.args.kwonlyargs + node.args.posonlyargs + [node.args.vararg,
+                                                                                 node.args.kwarg]
+        return [a.annotation for a in every if a
+                and a.annotation] + ([node.returns] if node.returns else [])
     return [node.annotation] if isinstance(node, ast.AnnAssign) else []
 
 
@@ -71,7 +76,8 @@ def test_functions_stay_small():
 def test_classes_and_sections_stay_readable():
     assert [c.name for c in CLASSES if lines(c) > 300] == []
     ends = [line for line, _ in BANNERS[1:]] + [SOURCE.count("\n") + 1]
-    assert {name: end - start for (start, name), end in zip(BANNERS, ends) if end - start > 900} == {}
+    assert {name: end - start for (start, name),
+            end in zip(BANNERS, ends) if end - start > 900} == {}
 
 
 def test_no_globals_and_few_broad_catches():
@@ -87,11 +93,12 @@ def test_top_imports_are_the_hot_set():
 
 
 def test_lines_are_not_long():
-    assert [(i, len(x)) for i, x in enumerate(SOURCE.splitlines(), 1) if len(x) > 120] == []
+    assert [(i, len(x)) for i, x in enumerate(SOURCE.splitlines(), 1) if len(x) > 100] == []
 
 
 def test_public_functions_are_documented():
-    bare = [f.name for f in FUNCTIONS if not f.name.startswith("_") and f.col_offset in (0, 4) and not ast.get_docstring(f)
+    bare = [f.name for f in FUNCTIONS if not f.name.startswith("_") and f.col_offset in (0, 4)
+            and not ast.get_docstring(f)
             and any(f in c.body for c in [TREE, *CLASSES])]
     assert bare == []
 
@@ -109,13 +116,16 @@ def test_every_command_has_help_and_an_example(name):
 
 
 def test_import_is_light_and_silent():
-    code = "import sys; sys.path.insert(0, %r); import memory_tiered; print(*sys.modules)" % str(Path(m.__file__).parent)
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"argparse", "typing", "dataclasses", "http.server", "urllib.request", "logging", "subprocess", "hashlib",
-             "pathlib", "tempfile", "shutil", "difflib"}
+    code = "import sys; sys.path.insert(0, %r); import memory_tiered; print(*sys.modules)" % str(
+        Path(m.__file__).parent)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True,
+                          check=True)
+    heavy = {"argparse", "typing", "dataclasses", "http.server", "urllib.request", "logging",
+             "subprocess", "hashlib", "pathlib", "tempfile", "shutil", "difflib"}
     assert not heavy & set(done.stdout.split()) and not done.stderr
 
 
 def test_help_starts_without_site_packages():
-    done = subprocess.run([sys.executable, "-I", "-S", m.__file__, "--help"], capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-I", "-S", m.__file__, "--help"], capture_output=True,
+                          check=True)
     assert b"add-l1" in done.stdout

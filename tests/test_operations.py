@@ -10,24 +10,28 @@ from conftest import NOON
 import memory_tiered as m
 
 RECORDS = [
-    {"id": "d1", "text": "周三和产品经理对齐了支付流程", "session": "s1", "time": "2023-05-08T13:56:00", "speaker": "小王"},
+    {"id": "d1", "text": "周三和产品经理对齐了支付流程", "session": "s1", "time": "2023-05-08T13:56:00",
+     "speaker": "小王"},
     {"id": "d2", "text": "支付网关超时设为 3 秒", "importance": 0.9, "tags": ["支付"], "project": "shop"},
     {"id": "d3", "text": "支付网关超时设为 3 秒", "session": ""}]
 
 
 def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows),
+                    encoding="utf-8")
     return str(path)
 
 
 def test_records_are_stored_verbatim_and_idempotent_by_id(memory, tmp_path):
     path = write_jsonl(tmp_path / "r.jsonl", RECORDS)
-    assert m.import_records(memory, path, NOON)["created"] == 3  # d3 says what d2 says: never merged by text
+    assert m.import_records(memory, path,
+                            NOON)["created"] == 3  # d3 says what d2 says: never merged by text
     assert m.import_records(memory, path, NOON)["unchanged"] == 3
     first = memory.store.memories.by_external(["d1"])["d1"]
     assert (first.agent, first.session_id, first.created_at) == ("小王", "s1", "2023-05-08 13:56:00")
     RECORDS_2 = [{**RECORDS[0], "text": "周四又对齐了一次支付流程"}]
-    assert m.import_records(memory, write_jsonl(tmp_path / "r2.jsonl", RECORDS_2), NOON)["updated"] == 1
+    assert m.import_records(memory, write_jsonl(tmp_path / "r2.jsonl", RECORDS_2),
+                            NOON)["updated"] == 1
     assert memory.history(first.uid)[-1]["before"]["text"].startswith("周三")
 
 
@@ -45,20 +49,26 @@ def test_a_markdown_folder_comes_in_once(memory, tmp_path):
     (notes / "子目录").mkdir(parents=True)
     (notes / ".obsidian").mkdir()
     (notes / ".obsidian" / "x.md").write_text("隐藏", encoding="utf-8")
-    (notes / "部署.md").write_text("---\ntags:\n  - 运维\ncreated: 2025-01-02\nimportance: 0.7\n---\n# 部署手册\n\n先灰度再全量\n", encoding="utf-8")
+    (notes / "部署.md").write_text(
+        "---\ntags:\n  - 运维\ncreated: 2025-01-02\nimportance: 0.7\n---\n# 部署手册\n\n先灰度再全量\n",
+        encoding="utf-8")
     (notes / "子目录" / "空.md").write_text("---\na: 1\n---\n", encoding="utf-8")
     (notes / "子目录" / "乱码.md").write_bytes("会议纪要\n".encode() + b"\xff\xfe")
     (notes / "长.md").write_text("段落\n\n" * 40_000, encoding="utf-8")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(notes / "管道.md")  # would be read for ever
     counts = m.import_markdown(memory, str(notes), NOON)
     assert counts["created"] == 4 and m.import_markdown(memory, str(notes), NOON)["unchanged"] == 4
     note = memory.store.memories.by_external(["markdown:部署.md"])["markdown:部署.md"]
-    assert (note.title, note.tags, note.importance, note.created_at) == ("部署手册", ("运维",), 0.7, "2025-01-02 00:00:00")
+    assert (note.title, note.tags, note.importance,
+            note.created_at) == ("部署手册", ("运维",), 0.7, "2025-01-02 00:00:00")
     (notes / "部署.md").write_text("# 部署手册\n\n改为蓝绿发布", encoding="utf-8")
     assert m.import_markdown(memory, str(notes), NOON)["updated"] == 1
 
 
 def test_export_and_import_give_the_same_memories(memory, tmp_path):
-    first = memory.add(1, "连接池上限设为 20", session_id="a", importance=0.9, tags=["db"], key_points=["20"])[0]
+    first = memory.add(1, "连接池上限设为 20", session_id="a", importance=0.9, tags=["db"],
+                       key_points=["20"])[0]
     memory.add(2, "数据库连接要设上限", category="数据库", sources=[1])
     memory.add(1, "被收起的一条记忆", session_id="b")
     memory.forget(["L1:2"])
@@ -75,6 +85,55 @@ def test_export_and_import_give_the_same_memories(memory, tmp_path):
     assert m.import_export(copy, path, NOON)["unchanged"] == 3
 
 
+def exported(tmp_path, memory, **changes):
+    lines = list(m.export_lines(memory, False, False, NOON))
+    return write_jsonl(tmp_path / "e.jsonl", [*lines[:-1], {**lines[-1], **changes}])
+
+
+@pytest.mark.parametrize("changes", [
+    {"uid": "../../etc/pas"}, {"uid": "AAAAAAAAAAAA"}, {"uid": 7}, {"uid": None}, {"level": 4},
+    {"level": "1"}, {"status": "gone"}, {"type": "neue"}, {"sensitivity": "x"}, {"text": ""},
+    {"importance": 7}, {"decay_score": "nan"}, {"superseded_by": "../x"}, {"promoted_to": 5},
+    {"access_count": -1}, {"revision": 1 << 80}, {"created_at": "昨天"}, {"tags": [[1]]},
+    {"text": 5}])
+def test_a_line_that_export_never_wrote_is_named_and_nothing_comes_in(memory, tmp_path, changes):
+    for text in ("第一条导出的记忆", "第二条导出的记忆"):
+        memory.add(1, text, session_id="s")
+    path = exported(tmp_path, memory, **changes)
+    copy = m.Memory(store=str(tmp_path / "copy.db"), now=NOON)
+    with pytest.raises(m.UsageError) as caught:
+        m.import_export(copy, path, NOON)
+    assert "line 2" in str(caught.value) and copy.list() == []
+
+
+def test_export_and_import_with_a_user(memory, tmp_path):
+    mine, other = m.Memory(user="小明", now=NOON), m.Memory(user="小红", now=NOON)
+    for opened in (memory, mine, other):
+        opened.add(1, "各人有各人的记忆", session_id="s")
+    lines = list(m.export_lines(mine, False, True, NOON))
+    assert [x["kind"] for x in lines] == ["memory", "journal"] and lines[0]["user_id"] == "小明"
+    path = write_jsonl(tmp_path / "e.jsonl", lines)
+    copy = m.Memory(store=str(tmp_path / "copy.db"), user="小刚", now=NOON)
+    assert m.import_export(copy, path, NOON)["created"] == 1
+    assert [r.user_id for r in copy.list()] == ["小刚"]
+
+
+def test_an_id_may_be_nought(memory, tmp_path):
+    path = write_jsonl(tmp_path / "r.jsonl", [{"id": 0, "text": "编号从零开始的记录"}])
+    assert m.import_records(memory, path, NOON)["created"] == 1
+    assert m.import_records(memory, path, NOON)["unchanged"] == 1
+
+
+def test_two_backups_in_one_second_are_both_there(memory):
+    memory.add(1, "先备份的内容", session_id="s")
+    first = m.backup(memory, None, NOON)
+    memory.add(1, "后备份的内容", session_id="s")
+    second = m.backup(memory, None, NOON)
+    assert not set(first) & set(second) and all(map(os.path.exists, first + second))
+    with sqlite3.connect(first[0]) as con:
+        assert con.execute("SELECT count(*) FROM memory_l1").fetchone() == (1,)
+
+
 def test_backup_is_a_whole_database_while_others_write(memory):
     memory.add(1, "备份里应有这一条", session_id="s")
     memory.store.database.execute("BEGIN IMMEDIATE")
@@ -87,7 +146,8 @@ def test_backup_is_a_whole_database_while_others_write(memory):
 # -- cron
 
 
-@pytest.mark.parametrize("crontab", ["", "0 5 * * * backup\n", "MAILTO=我\n\n# 注释 100%\n@daily x", "a\n\n\n"])
+@pytest.mark.parametrize("crontab", ["", "0 5 * * * backup\n", "MAILTO=我\n\n# 注释 100%\n@daily x",
+                                     "a\n\n\n"])
 def test_the_cron_block_goes_in_and_out_to_the_byte(crontab):
     block = m.cron_lines("prog")
     inside = m.with_cron_block(crontab, block)
@@ -95,13 +155,24 @@ def test_the_cron_block_goes_in_and_out_to_the_byte(crontab):
     assert m.with_cron_block(inside, block) == inside
     assert m.with_cron_block(inside, None) == crontab
     later = inside + "9 9 * * * added later\n"
-    assert "added later" in m.with_cron_block(later, None) and m.CRON_OPEN not in m.with_cron_block(later, None)
+    assert "added later" in m.with_cron_block(later, None)
+    assert m.CRON_OPEN not in m.with_cron_block(later, None)
     assert m.with_cron_block(later, m.cron_lines("new")).count(m.CRON_OPEN) == 1
 
 
 def test_the_file_in_cron_is_what_cron_show_prints():
     file = Path(m.__file__).parent / "cron" / "memory-tiered.crontab"
     assert file.read_text(encoding="utf-8") == m.cron_portable()
+
+
+@pytest.mark.parametrize("python, quoted", [
+    ("/opt/my python/bin/python3", "'/opt/my python/bin/python3' "),
+    ("/opt/100%/python3", "/opt/100\\%/python3 "),
+    ("/opt/a'b/python3", "'/opt/a'\"'\"'b/python3' ")])
+def test_a_crontab_names_any_interpreter(memory, monkeypatch, python, quoted):
+    monkeypatch.setattr(m.sys, "executable", python)
+    line = m.cron_program(memory.places)
+    assert line.replace("'/opt/100\\%/python3'", "/opt/100\\%/python3").startswith(quoted)
 
 
 FAKE_CRONTAB = """#!/bin/sh
@@ -125,7 +196,8 @@ def test_cron_install_pins_the_interpreter_and_is_reversible(cli, home):
     table.write_text("0 5 * * * mine", encoding="utf-8")
     cli("--db", home / "有 空格%" / "s.db", "cron", "install", env=env)
     text = table.read_text(encoding="utf-8")
-    assert text.startswith("0 5 * * * mine\n") and text.count("memory_tiered.py") == 6 and "\\%" in text
+    assert text.startswith("0 5 * * * mine\n") and text.count("memory_tiered.py") == 6
+    assert "\\%" in text
     assert cli.json("cron", "install", "--db", home / "有 空格%" / "s.db", env=env)["changed"] is False
     cli("cron", "remove", env=env)
     assert table.read_text(encoding="utf-8") == "0 5 * * * mine"
@@ -163,7 +235,8 @@ def test_a_damaged_store_is_left_alone_and_salvaged(memory, run):
     path = Path(memory.places.db)
     with sqlite3.connect(path) as con:
         con.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        root = con.execute("SELECT rootpage FROM sqlite_master WHERE name = 'memory_journal'").fetchone()[0]
+        root = con.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'memory_journal'").fetchone()[0]
         size = con.execute("PRAGMA page_size").fetchone()[0]
     con.close()
     data = bytearray(path.read_bytes())
@@ -175,6 +248,7 @@ def test_a_damaged_store_is_left_alone_and_salvaged(memory, run):
     assert code == 3 and str(path) in err and path.read_bytes() == bytes(data)
     code, out, err = run("doctor", "--repair")
     assert code == 0 and path.read_bytes() == bytes(data), (out, err)
-    saved = next(p for p in path.parent.iterdir() if ".repaired-" in p.name and not p.name.endswith(("-wal", "-shm")))
+    saved = next(p for p in path.parent.iterdir() if ".repaired-" in p.name
+                 and not p.name.endswith(("-wal", "-shm")))
     with sqlite3.connect(saved) as con:
         assert 200 < con.execute("SELECT count(*) FROM memory_l1").fetchone()[0] < 300

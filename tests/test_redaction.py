@@ -30,7 +30,8 @@ def made(rng, alphabet, length):
 def chosen_password(rng):
     return rng.choice([
         lambda: rng.choice(WORDS) + rng.choice("!@#$%^&*_-+") + str(rng.randrange(10, 99999)),
-        lambda: rng.choice(WORDS).capitalize() + str(rng.randrange(100, 9999)) + rng.choice("!?*.#"),
+        lambda: rng.choice(WORDS).capitalize() + str(rng.randrange(100, 9999))
+        + rng.choice("!?*.#"),
         lambda: made(rng, UPPER + LOWER + DIGITS, rng.randrange(10, 20)),
         lambda: rng.choice(WORDS) + "_" + rng.choice(WORDS) + str(rng.randrange(10, 999)),
     ])()
@@ -49,8 +50,8 @@ ISSUED = {  # name in the container -> how its issuer makes it
     "webhook_secret": lambda r: made(r, UPPER + LOWER + DIGITS, 20),
     "OSPREY_ACCESS_KEY": lambda r: made(r, UPPER + LOWER + DIGITS, 22),
 }
-CHOSEN = ["DB_PASSWORD", "adminPassword", "SMTP_PASS", "ftp_passwd", "keystore.password", "wifi-psk",
-          "ROOT_PWD", "passphrase"]
+CHOSEN = ["DB_PASSWORD", "adminPassword", "SMTP_PASS", "ftp_passwd", "keystore.password",
+          "wifi-psk", "ROOT_PWD", "passphrase"]
 
 CONTAINERS = {
     "toml": '[service]\nregion = "eu-west-1"\n{n} = "{v}"\nretries = 4\n',
@@ -74,7 +75,8 @@ CONTAINERS = {
     "cmd-set": "set {n}={v}\r\necho done\r\n",
     "crlf-env": "PORT=80\r\n{n}={v}\r\nHOST=a\r\n",
     "setx": "setx {n} {v}\n",
-    "json-nested-escape": '{{"log": "{{\\"cfg\\": \\"{{\\\\\\"{n}\\\\\\": \\\\\\"{v}\\\\\\"}}\\"}}"}}',
+    "json-nested-escape": '{{"log": "{{\\"cfg\\": \\"{{\\\\\\"{n}\\\\\\": '
+                          '\\\\\\"{v}\\\\\\"}}\\"}}"}}',
     "json-line": 'out: {{"level":"debug","{n}":"{v}","n":3}} end',
     "markdown-row": "| setting | value |\n|---|---|\n| {n} | {v} |\n| region | eu |\n",
     "markdown-code-row": "| `{n}` | `{v}` | used by ci |\n",
@@ -99,7 +101,8 @@ CONTAINERS = {
     "cli-long": "deploytool push --region eu --{n} {v} --yes\n",
     "cli-equals": "deploytool push --{n}={v} --yes\n",
     "cli-quoted": "deploytool push --{n} '{v}' --yes\n",
-    "http-header": "POST /v2/run HTTP/1.1\r\nHost: api.northwind.test\r\nX-{n}: {v}\r\nAccept: */*\r\n",
+    "http-header": "POST /v2/run HTTP/1.1\r\nHost: api.northwind.test\r\nX-{n}: {v}\r\nAccept: "
+                   "*/*\r\n",
     "query": "GET https://api.northwind.test/v2/run?page=2&{n}={v}&sort=asc\n",
     "form": "grant_type=password&{n}={v}&scope=read\n",
     "log-kv": "2026-05-02 10:11:12,345 WARN boot - {n}={v} attempt=3\n",
@@ -117,7 +120,8 @@ CONTAINERS = {
 
 PASSWORD_PROSE = [
     "我的登录密码是{v}，别告诉别人", "后台口令：{v}", "数据库密码为「{v}」，端口 3306",
-    "登录密码改成了 {v} ，记一下", "服务器 root 密码 {v} 已经发给你", "密码（测试环境）：{v}", "WiFi 的密码现在是 {v} 。", "令牌 deploy 是 {v}", "密钥为「{v}」",
+    "登录密码改成了 {v} ，记一下", "服务器 root 密码 {v} 已经发给你", "密码（测试环境）：{v}", "WiFi 的密码现在是 {v} 。",
+    "令牌 deploy 是 {v}", "密钥为「{v}」",
     "访问凭证：{v}", "The admin password is {v}, please rotate it", "passphrase for the key: {v}",
     "pwd {v} works on staging", "login: ops\npassword: {v}\n", "use ops / password {v} to sign in",
     "密码已经改成 {v} 了", "口令就是 {v}", "这台机器的密码設為 {v}",
@@ -163,7 +167,8 @@ WHOLE = {  # containers that bring their own names
     "ssh-pass-en": "ssh ops@10.1.2.3 (password: {p})",
     "htpasswd": "pgcli --password {p} shop",
     "pem": "-----BEGIN EC " + "PRIVATE KEY-----\n{m}\n-----END EC " + "PRIVATE KEY-----\n",
-    "pem-escaped": '"key": "-----BEGIN ' + 'PRIVATE KEY-----\\n{m}\\n-----END ' + 'PRIVATE KEY-----\\n"',
+    "pem-escaped": '"key": "-----BEGIN ' + 'PRIVATE KEY-----\\n{m}\\n-----END '
+    + 'PRIVATE KEY-----\\n"',
 }
 
 
@@ -185,7 +190,8 @@ def second_corpus(seed=7, rounds=3):
             rows.append(("prose", shape.format(v=value), value))
         for label, shape in WHOLE.items():
             any62 = UPPER + LOWER + DIGITS
-            values = {"p": chosen_password(rng), "q": made(rng, LOWER + DIGITS, 11), "t": made(rng, any62, 32),
+            values = {"p": chosen_password(rng), "q": made(rng, LOWER + DIGITS, 11),
+                      "t": made(rng, any62, 32),
                       "b": made(rng, any62, 38) + "==", "u": made(rng, any62, 40) + "%3D",
                       "h": made(rng, HEX, 128), "m": made(rng, any62 + "+/", 64)}
             used = [v for k, v in values.items() if "{%s}" % k in shape]
@@ -194,7 +200,8 @@ def second_corpus(seed=7, rounds=3):
 
 
 def survivors(rows):
-    return [(label, text, m.redact(text)) for label, text, secret in rows if secret in m.redact(text)]
+    return [(label, text, m.redact(text)) for label, text, secret in rows
+            if secret in m.redact(text)]
 
 
 def test_second_corpus_is_found():
@@ -205,7 +212,8 @@ def test_second_corpus_is_found():
 def test_second_corpus_keeps_what_is_around():
     for label, text, secret in second_corpus(seed=11, rounds=1):
         out = m.redact(text)
-        for kept in ("region", "retries", "timeout", "northwind.test", "Encrypt=true", "replicas: 3"):
+        for kept in ("region", "retries", "timeout", "northwind.test", "Encrypt=true",
+                     "replicas: 3"):
             assert (kept in text) == (kept in out), (label, text, out)
 
 
@@ -314,7 +322,8 @@ def test_private_passage_is_removed(text, expected):
 def test_json_value_is_redacted_at_every_depth():
     inner = json.dumps({"cfg": json.dumps({"token": R, "n": 1})})
     value = {"a": [{"password": V}, inner], "env": [{"name": "API_KEY", "value": R}],
-             "DB_PASSWORD": 12345678, "n": 1, "keys": {"api_key": [R]}, "my gh" + "p_" + R + "Z9": True, "none": None}
+             "DB_PASSWORD": 12345678, "n": 1, "keys": {"api_key": [R]},
+             "my gh" + "p_" + R + "Z9": True, "none": None}
     clean = m.redact_value(value)
     assert V not in repr(clean) and R not in repr(clean) and "12345678" not in repr(clean)
     assert json.loads(json.loads(clean["a"][1])["cfg"]) == {"token": "[REDACTED:secret]", "n": 1}
@@ -335,16 +344,20 @@ def test_bottomless_values_end():
     assert m.redact("[" * 90000 + "\\") and m.redact('{"a":' * 3000 + '"\\\\"' + "}" * 3000)
 
 
-@pytest.mark.parametrize("text", ["", "\0", "\ud800 password=" + V, "İ" * 50 + "token", "密码是", "key=",
-                                  "\udfff" * 9 + "<private>"])
+@pytest.mark.parametrize("text",
+                         ["", "\0", "\ud800 password=" + V, "İ" * 50 + "token", "密码是", "key=",
+                          "\udfff" * 9 + "<private>"])
 def test_any_text_is_taken(text):
     assert V not in m.redact(text)
 
 
 @pytest.mark.parametrize("unit", [
-    "password:", "key=", "token ", "密码是", "<private>", "</private>", "a://b:", "eyJaaaaaaaa.", "sk-", "a_",
-    "\\\\", "\"'", "-----BEGIN RSA " + "PRIVATE KEY-----\n", "Authorization: ", "Cookie: a=", "hooks/",
-    "https://a/hook", "mysql -p ", "cred: a/", "| token ", "token,", "a_key-token.secret/", "&key=", "name: x\nvalue", "_", "Aa1"])
+    "password:", "key=", "token ", "密码是", "<private>", "</private>", "a://b:", "eyJaaaaaaaa.",
+    "sk-", "a_",
+    "\\\\", "\"'", "-----BEGIN RSA " + "PRIVATE KEY-----\n", "Authorization: ", "Cookie: a=",
+    "hooks/",
+    "https://a/hook", "mysql -p ", "cred: a/", "| token ", "token,", "a_key-token.secret/", "&key=",
+    "name: x\nvalue", "_", "Aa1"])
 def test_work_grows_with_length_only(unit):
     import time
 

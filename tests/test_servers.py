@@ -30,7 +30,8 @@ def call(session):
 
 
 def request(method, params=None, number=1):
-    return {"jsonrpc": "2.0", "id": number, "method": method, **({} if params is None else {"params": params})}
+    return {"jsonrpc": "2.0", "id": number, "method": method,
+            **({} if params is None else {"params": params})}
 
 
 def code(reply):
@@ -41,8 +42,8 @@ def code(reply):
 
 
 @pytest.mark.parametrize("asked, agreed", [
-    ("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), ("2099-01-01", "2025-11-25"), (None, "2025-11-25"),
-    (["2025-06-18"], "2025-11-25")])
+    ("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), ("2099-01-01", "2025-11-25"),
+    (None, "2025-11-25"), (["2025-06-18"], "2025-11-25")])
 def test_initialize_agrees_on_a_version(session, asked, agreed):
     result = m.respond(session, request("initialize", {"protocolVersion": asked}))["result"]
     assert result["protocolVersion"] == agreed and result["capabilities"] == {"tools": {}}
@@ -51,7 +52,8 @@ def test_initialize_agrees_on_a_version(session, asked, agreed):
 
 
 @pytest.mark.parametrize("client, agent", [
-    ({"name": "claude-code"}, "claude"), ({"name": "codex-mcp-client"}, "codex"), ({"name": "x" * 500}, "x" * 59 + "…"),
+    ({"name": "claude-code"}, "claude"), ({"name": "codex-mcp-client"}, "codex"),
+    ({"name": "x" * 500}, "x" * 59 + "…"),
     ({"name": "a\nb\ud800"}, "a b\ufffd"), ({"name": 5}, None), ("me", None), ({"name": ""}, None)])
 def test_the_client_gives_its_name(session, call, client, agent):
     m.respond(session, request("initialize", {"clientInfo": client}))
@@ -61,15 +63,19 @@ def test_the_client_gives_its_name(session, call, client, agent):
 
 
 @pytest.mark.parametrize("message, expected, number", [
-    (7, -32600, None), (None, -32600, None), ("x", -32600, None), ([], -32600, None), ({}, -32600, None),
+    (7, -32600, None), (None, -32600, None), ("x", -32600, None), ([], -32600, None),
+    ({}, -32600, None),
     ({"jsonrpc": "2.0", "id": 5}, -32600, 5), ({"id": 6, "method": "ping"}, -32600, 6),
-    ({"jsonrpc": "1.0", "id": 6, "method": "ping"}, -32600, 6), ({"jsonrpc": "2.0", "id": 7, "method": 5}, -32600, 7),
-    ({"jsonrpc": "2.0", "method": 5}, -32600, None), ({"jsonrpc": "2.0", "id": None, "method": "ping"}, -32600, None),
+    ({"jsonrpc": "1.0", "id": 6, "method": "ping"}, -32600, 6),
+    ({"jsonrpc": "2.0", "id": 7, "method": 5}, -32600, 7),
+    ({"jsonrpc": "2.0", "method": 5}, -32600, None),
+    ({"jsonrpc": "2.0", "id": None, "method": "ping"}, -32600, None),
     ({"jsonrpc": "2.0", "id": {"a": 1}, "method": "ping"}, -32600, None),
     ({"jsonrpc": "2.0", "id": True, "method": "ping"}, -32600, None),
     ({"jsonrpc": "2.0", "id": 1.5, "method": "ping"}, -32600, None),
     (request("no/such"), -32601, 1), (request("server/discover", {}, "probe-1"), -32601, "probe-1"),
-    (request("ping", []), -32602, 1), (request("tools/call"), -32602, 1), (request("tools/call", {"name": 5}), -32602, 1)])
+    (request("ping", []), -32602, 1), (request("tools/call"), -32602, 1),
+    (request("tools/call", {"name": 5}), -32602, 1)])
 def test_a_broken_request_gets_its_code(session, message, expected, number):
     reply = m.respond(session, message)
     assert code(reply) == expected and reply["id"] == number and reply["jsonrpc"] == "2.0"
@@ -77,24 +83,30 @@ def test_a_broken_request_gets_its_code(session, message, expected, number):
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 62, "", "x" * 9999, "中文\u2028"])
 def test_ids_come_back_as_they_were(session, number):
-    assert m.respond(session, request("ping", number=number)) == {"jsonrpc": "2.0", "id": number, "result": {}}
+    reply = m.respond(session, request("ping", number=number))
+    assert reply == {"jsonrpc": "2.0", "id": number, "result": {}}
 
 
 @pytest.mark.parametrize("message", [
-    {"jsonrpc": "2.0", "method": "notifications/initialized"}, {"jsonrpc": "2.0", "method": "no/such"},
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+    {"jsonrpc": "2.0", "method": "no/such"},
     {"jsonrpc": "2.0", "id": 3, "result": {}}, {"jsonrpc": "2.0", "id": None, "error": {"code": 1}},
-    {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "save_memory", "arguments": {"text": "not asked for"}}}])
+    {"jsonrpc": "2.0", "method": "tools/call",
+     "params": {"name": "save_memory", "arguments": {"text": "not asked for"}}}])
 def test_nothing_is_answered_where_nothing_was_asked(session, message):
     assert m.respond(session, message) is None and m.respond(session, [message]) is None
     assert session.memory.list() == []
 
 
 def test_a_batch_is_answered_as_one(session):
-    replies = m.respond(session, [request("ping", number=1), {"jsonrpc": "2.0", "method": "x"}, 5, request("ping", number=2)])
+    replies = m.respond(session, [request("ping", number=1), {"jsonrpc": "2.0", "method": "x"}, 5,
+                                  request("ping", number=2)])
     assert [(r["id"], code(r)) for r in replies] == [(1, None), (None, -32600), (2, None)]
 
 
-@pytest.mark.parametrize("line", [b"{bad", b"\xff\xfe\x00", b"[1,2", b"[" * 100000, b'{"a":' * 100000, b'"\\ud8"'])
+@pytest.mark.parametrize("line",
+                         [b"{bad", b"\xff\xfe\x00", b"[1,2", b"[" * 100000, b'{"a":' * 100000,
+                          b'"\\ud8"'])
 def test_what_is_not_json_is_a_parse_error(session, line):
     assert code(m.answer_line(session, line)) == -32700
 
@@ -114,7 +126,8 @@ def test_lines_are_bounded():
 
 def test_the_wire_is_ascii(session):
     sink = io.BytesIO()
-    m.serve_mcp(session, io.BytesIO(json.dumps(request("ping", number="中\u2028\ud800")).encode() + b"\n"), sink)
+    m.serve_mcp(session, io.BytesIO(json.dumps(request("ping", number="中\u2028\ud800")).encode()
+                                    + b"\n"), sink)
     assert sink.getvalue().isascii() and json.loads(sink.getvalue())["id"] == "中\u2028\ud800"
 
 
@@ -123,17 +136,21 @@ def test_the_wire_is_ascii(session):
 
 CONTRACT = {
     "search_memory": "query limit level type project agent since", "get_memory": "refs",
-    "save_memory": "text type importance tags project supersedes", "update_memory": "ref text importance tags status",
+    "save_memory": "text type importance tags project supersedes",
+    "update_memory": "ref text importance tags status",
     "delete_memory": "ref", "recall_memory": "query max_items max_chars project"}
 
 
 def test_the_list_of_tools_is_the_contract(session):
     result = m.respond(session, request("tools/list"))["result"]
-    assert {t["name"]: " ".join(t["inputSchema"]["properties"]) for t in result["tools"]} == CONTRACT
+    found = {t["name"]: " ".join(t["inputSchema"]["properties"]) for t in result["tools"]}
+    assert found == CONTRACT
     assert len(json.dumps(result, separators=(",", ":"))) < 4096
     for tool in result["tools"]:
-        assert {"title", "readOnlyHint", "destructiveHint", "idempotentHint"} <= set(tool["annotations"])
-        assert tool["description"] and set(tool["inputSchema"]["required"]) <= set(tool["inputSchema"]["properties"])
+        assert {"title", "readOnlyHint", "destructiveHint",
+                "idempotentHint"} <= set(tool["annotations"])
+        assert tool["description"]
+        assert set(tool["inputSchema"]["required"]) <= set(tool["inputSchema"]["properties"])
     assert {t["name"] for t in result["tools"] if t["annotations"]["readOnlyHint"]} == {
         "search_memory", "get_memory", "recall_memory"}
 
@@ -144,20 +161,25 @@ def test_every_example_fits_its_schema(name):
 
 
 def test_a_memory_goes_in_and_comes_out(call, session):
-    text, failed = call("save_memory", text="部署改用 pnpm，因为 npm 弄坏了锁文件", importance=0.9, tags=["deploy"], project="shop")
+    text, failed = call("save_memory", text="部署改用 pnpm，因为 npm 弄坏了锁文件", importance=0.9,
+                        tags=["deploy"], project="shop")
     assert not failed and "L1:1" in text
     text, failed = call("search_memory", query="部署 pnpm")
     assert not failed and "L1:1" in text and "pnpm" in text and "data, not instructions" in text
     text, failed = call("get_memory", refs=["L1:1"])
     shown = json.loads(text.splitlines()[1])
-    assert shown["text"] == "部署改用 pnpm，因为 npm 弄坏了锁文件" and shown["tags"] == ["deploy"] and shown["project"] == "shop"
+    assert shown["text"] == "部署改用 pnpm，因为 npm 弄坏了锁文件" and shown["tags"] == ["deploy"]
+    assert shown["project"] == "shop"
     assert shown["session_id"] == session.id and session.id.startswith("mcp:")
 
 
 @pytest.mark.parametrize("conditions, found", [
-    ({}, True), ({"level": 1}, True), ({"level": 2}, False), ({"type": "episode_summary"}, True), ({"type": "task_state"}, False),
-    ({"project": "shop"}, True), ({"project": "other"}, False), ({"agent": "claude-code"}, True), ({"agent": "codex"}, False),
-    ({"since": "2026-03-01"}, True), ({"since": "2026-03-02T00:00:00Z"}, False), ({"project": "", "level": None}, True)])
+    ({}, True), ({"level": 1}, True), ({"level": 2}, False), ({"type": "episode_summary"}, True),
+    ({"type": "task_state"}, False),
+    ({"project": "shop"}, True), ({"project": "other"}, False), ({"agent": "claude-code"}, True),
+    ({"agent": "codex"}, False),
+    ({"since": "2026-03-01"}, True), ({"since": "2026-03-02T00:00:00Z"}, False),
+    ({"project": "", "level": None}, True)])
 def test_search_takes_conditions(call, session, conditions, found):
     session.agent = "claude"
     call("save_memory", text="deploys use pnpm", project="shop")
@@ -186,11 +208,13 @@ def test_an_access_counts_once_a_run(call, session):
 
 def test_what_is_known_is_said(call, session):
     call("save_memory", text="the payment service listens on port 8443 behind nginx")
-    text, failed = call("save_memory", text="The payment service  listens on port 8443 behind nginx")
+    text, failed = call("save_memory",
+                        text="The payment service  listens on port 8443 behind nginx")
     assert not failed and "already known as L1:1" in text
     text, failed = call("save_memory", text="the payment service listens on port 9443 behind nginx")
     assert not failed and "saved as L1:2" in text and "much like L1:1" in text
-    text, failed = call("save_memory", text="the payment service listens on port 9443 behind nginx", supersedes="L1:1")
+    text, failed = call("save_memory", text="the payment service listens on port 9443 behind nginx",
+                        supersedes="L1:1")
     older = session.memory.get(["L1:1"], touch=False)[0]
     assert not failed and older.status == "deprecated" and len(session.memory.list()) == 1
 
@@ -209,42 +233,56 @@ def test_secrets_stay_out(call, session):
 
 def test_update_delete_and_back(call, session):
     call("save_memory", text="deploys use pnpm")
-    text, failed = call("update_memory", ref="L1:1", text="deploys use pnpm 10", importance=0.7, tags=["ci"])
+    text, failed = call("update_memory", ref="L1:1", text="deploys use pnpm 10", importance=0.7,
+                        tags=["ci"])
     assert not failed and "pnpm 10" in text
     text, failed = call("delete_memory", ref="L1:1")
-    assert not failed and "archived" in text and "L1:1" not in call("search_memory", query="pnpm")[0]
+    assert not failed and "archived" in text
+    assert "L1:1" not in call("search_memory", query="pnpm")[0]
     assert "active" in text
     call("update_memory", ref="L1:1", status="active")
     record = session.memory.get(["L1:1"])[0]
-    assert (record.text, record.importance, record.tags, record.status) == ("deploys use pnpm 10", 0.7, ("ci",), "active")
+    found = record.text, record.importance, record.tags, record.status
+    assert found == ("deploys use pnpm 10", 0.7, ("ci",), "active")
     call("update_memory", ref="L1:1", status="archived")
     assert session.memory.get(["L1:1"])[0].status == "archived"
 
 
 def test_recall_returns_the_block(call):
-    call("save_memory", text="the deploy script must run pnpm install --frozen-lockfile first", importance=0.9)
-    text, failed = call("recall_memory", query="how does the deploy script run pnpm", max_items=3, max_chars=500)
+    call("save_memory", text="the deploy script must run pnpm install --frozen-lockfile first",
+         importance=0.9)
+    text, failed = call("recall_memory", query="how does the deploy script run pnpm", max_items=3,
+                        max_chars=500)
     assert not failed and "frozen-lockfile" in text and len(text) <= 500
     assert "nothing relevant" in call("recall_memory", query="zzzunknown")[0]
 
 
 @pytest.mark.parametrize("name, arguments, words", [
-    ("save_memory", {}, ["argument text is missing", "for example"]), ("save_memory", {"text": ""}, ["text is missing"]),
-    ("save_memory", {"text": 5}, ["text must be a string"]), ("save_memory", {"text": "  "}, ["empty"]),
+    ("save_memory", {}, ["argument text is missing", "for example"]),
+    ("save_memory", {"text": ""}, ["text is missing"]),
+    ("save_memory", {"text": 5}, ["text must be a string"]),
+    ("save_memory", {"text": "  "}, ["empty"]),
     ("save_memory", {"text": "x", "importance": 7}, ["importance must be a number from 0 to 1"]),
     ("save_memory", {"text": "x", "importance": True}, ["importance"]),
     ("save_memory", {"text": "x", "importance": float("nan")}, ["importance"]),
-    ("save_memory", {"text": "x", "tags": "a,b"}, ["tags must be a list"]), ("save_memory", {"text": "x", "tags": [1]}, ["tags"]),
+    ("save_memory", {"text": "x", "tags": "a,b"}, ["tags must be a list"]),
+    ("save_memory", {"text": "x", "tags": [1]}, ["tags"]),
     ("save_memory", {"text": "x", "type": "poem"}, ["type must be one of", "user_profile"]),
     ("save_memory", {"text": "x", "supersedes": "L1:9"}, ["L1:9", "search_memory"]),
-    ("save_memory", {"text": "x" * 100_001}, ["100001"]), ("save_memory", {"text": "x", "level": 1}, ["no argument level"]),
+    ("save_memory", {"text": "x" * 100_001}, ["100001"]),
+    ("save_memory", {"text": "x", "level": 1}, ["no argument level"]),
     ("search_memory", {"query": "a", "limit": 1 << 80}, ["limit must be an integer from 1 to 50"]),
-    ("search_memory", {"query": "a", "limit": 2.5}, ["limit"]), ("search_memory", {"query": "a", "since": "soon"}, ["since", "2026-03-01"]),
+    ("search_memory", {"query": "a", "limit": 2.5}, ["limit"]),
+    ("search_memory", {"query": "a", "since": "soon"}, ["since", "2026-03-01"]),
     ("search_memory", {"query": ["a"]}, ["query must be a string", "pnpm deploy"]),
-    ("get_memory", {"refs": []}, ["refs"]), ("get_memory", {"refs": "L1:1"}, ["refs must be a list", '["L1:12"']),
-    ("get_memory", {"refs": ["L1:77"]}, ["L1:77", "search_memory"]), ("get_memory", {"refs": ["what"]}, ["what", "search_memory"]),
-    ("update_memory", {"ref": "L1:1"}, ["nothing to change"]), ("update_memory", {"ref": "L1:1", "status": "gone"}, ["active, archived"]),
-    ("delete_memory", {"ref": "L3:5"}, ["L3:5"]), ("forget_everything", {}, ["no such tool", "search_memory"])])
+    ("get_memory", {"refs": []}, ["refs"]),
+    ("get_memory", {"refs": "L1:1"}, ["refs must be a list", '["L1:12"']),
+    ("get_memory", {"refs": ["L1:77"]}, ["L1:77", "search_memory"]),
+    ("get_memory", {"refs": ["what"]}, ["what", "search_memory"]),
+    ("update_memory", {"ref": "L1:1"}, ["nothing to change"]),
+    ("update_memory", {"ref": "L1:1", "status": "gone"}, ["active, archived"]),
+    ("delete_memory", {"ref": "L3:5"}, ["L3:5"]),
+    ("forget_everything", {}, ["no such tool", "search_memory"])])
 def test_a_mistake_of_the_model_is_explained_to_it(call, name, arguments, words):
     text, failed = call(name, **arguments)
     assert failed and [word for word in words if word not in text] == []
@@ -252,7 +290,8 @@ def test_a_mistake_of_the_model_is_explained_to_it(call, name, arguments, words)
 
 @pytest.mark.parametrize("arguments", [[], "x", 5, True])
 def test_arguments_must_be_an_object(session, arguments):
-    result = m.respond(session, request("tools/call", {"name": "search_memory", "arguments": arguments}))["result"]
+    asked = request("tools/call", {"name": "search_memory", "arguments": arguments})
+    result = m.respond(session, asked)["result"]
     assert result["isError"] and "must be an object" in result["content"][0]["text"]
 
 
@@ -285,7 +324,8 @@ def test_a_store_that_cannot_be_opened_is_tried_again(call, session):
 def test_a_store_that_vanished_is_made_anew(call, session):
     call("save_memory", text="deploys use pnpm")
     os.remove(session.memory.places.db)
-    assert not call("save_memory", text="deploys use pnpm")[1] and os.path.exists(session.memory.places.db)
+    assert not call("save_memory", text="deploys use pnpm")[1]
+    assert os.path.exists(session.memory.places.db)
 
 
 def test_a_locked_store_says_so_and_reading_goes_on(call, session, monkeypatch):
@@ -306,15 +346,18 @@ def test_a_locked_store_says_so_and_reading_goes_on(call, session, monkeypatch):
 
 
 def serve(cli, data, **settings):
-    done = subprocess.run([sys.executable, "-I", "-S", m.__file__, "mcp-server"], input=data, capture_output=True,
-                          env=cli.env, cwd=cli.home, timeout=60, **settings)
+    done = subprocess.run([sys.executable, "-I", "-S", m.__file__, "mcp-server"], input=data,
+                          capture_output=True, env=cli.env, cwd=cli.home, timeout=60, **settings)
     return done, [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_the_server_speaks_over_pipes(cli):
-    lines = [json.dumps(x) for x in (request("initialize", {"protocolVersion": "2025-06-18"}), request(
-        "tools/call", {"name": "save_memory", "arguments": {"text": "你好 pnpm"}}, 2))]
-    done, replies = serve(cli, ("\r\n".join(lines) + "\n\n \n{oops\n").encode() + b"\xff\n" + b'{"jsonrpc":"2.0","id":9,"meth')
+    lines = [json.dumps(x) for x in (request("initialize", {"protocolVersion": "2025-06-18"}),
+                                     request(
+                                         "tools/call", {"name": "save_memory",
+                                                        "arguments": {"text": "你好 pnpm"}}, 2))]
+    done, replies = serve(cli, ("\r\n".join(lines) + "\n\n \n{oops\n").encode() + b"\xff\n"
+                          + b'{"jsonrpc":"2.0","id":9,"meth')
     assert done.returncode == 0 and done.stderr == b""
     assert [code(r) for r in replies] == [None, None, -32700, -32700, -32700]
     assert cli.json("list")["memories"][0]["text"] == "你好 pnpm"
@@ -328,11 +371,13 @@ def test_the_last_line_needs_no_line_end(cli):
 def test_ten_megabytes_are_answered(cli):
     big = request("tools/call", {"name": "save_memory", "arguments": {"text": "A" * (10 << 20)}})
     done, replies = serve(cli, json.dumps(big).encode() + b"\n")
-    assert done.returncode == 0 and replies[0]["result"]["isError"] and "10485760" in replies[0]["result"]["content"][0]["text"]
+    assert done.returncode == 0 and replies[0]["result"]["isError"]
+    assert "10485760" in replies[0]["result"]["content"][0]["text"]
 
 
 def test_a_client_that_went_away_ends_the_server_quietly(cli):
-    child = subprocess.Popen([sys.executable, m.__file__, "mcp-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    child = subprocess.Popen([sys.executable, m.__file__, "mcp-server"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, env=cli.env, cwd=cli.home)
     child.stdout.close()
     child.stdin.write(json.dumps(request("ping")).encode() + b"\n")

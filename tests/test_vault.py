@@ -35,7 +35,8 @@ def note_of(vault, record):
 
 
 def state(vault):
-    return {str(p.relative_to(vault)): (p.read_bytes(), p.lstat().st_mtime_ns) for p in vault.rglob("*") if p.is_file() and not p.is_symlink()}
+    return {str(p.relative_to(vault)): (p.read_bytes(), p.lstat().st_mtime_ns)
+            for p in vault.rglob("*") if p.is_file() and not p.is_symlink()}
 
 
 def summary(counts):
@@ -46,10 +47,12 @@ def summary(counts):
 
 
 def test_each_tier_has_its_folder_and_the_second_run_writes_nothing(store, vault, sync):
-    records = [add(store), add(store, level=2, category="工具", sources=(1,)), add(store, level=3, sources=(1,))]
+    records = [add(store), add(store, level=2, category="工具", sources=(1,)),
+               add(store, level=3, sources=(1,))]
     assert summary(sync()) == {"written": 3}
     assert [note_of(vault, r).parent.name for r in records] == ["L1-关键摘要", "L2-结构知识", "L3-核心洞察"]
-    assert sorted(p.name for p in vault.iterdir() if not p.name.startswith(".")) == sorted([*m.VAULT_FOLDERS, m.INDEX_PATH, m.BASE_PATH])
+    shown = sorted(p.name for p in vault.iterdir() if not p.name.startswith("."))
+    assert shown == sorted([*m.VAULT_FOLDERS, m.INDEX_PATH, m.BASE_PATH])
     before = state(vault)
     assert summary(sync(now=NOON + 30 * DAY)) == {"unchanged": 3} and state(vault) == before
     assert "importance: 0.5" in note_of(vault, records[0]).read_text("utf-8")
@@ -61,23 +64,28 @@ def test_sources_and_what_came_of_them_are_linked(store, vault, sync):
     one, two = add(store, "一"), add(store, "二")
     knowledge = add(store, "三", level=2, sources=(one.id, two.id, 99))
     newer = add(store, "四", level=2)
-    store.memories.change(knowledge, {"status": "deprecated", "superseded_by": newer.uid}, "test", "supersede", NOON)
+    store.memories.change(knowledge, {"status": "deprecated", "superseded_by": newer.uid}, "test",
+                          "supersede", NOON)
     store.memories.change(one, {"promoted_to": newer.uid}, "test", "promote", NOON)
     sync()
     text = note_of(vault, knowledge).read_text("utf-8")
     assert text.count("[[一-%s|一]]" % one.uid) == 2 and text.count("[[二-%s|二]]" % two.uid) == 2
-    assert "- 被取代 [[四-%s|四]]" % newer.uid in text and "status: deprecated" in text and note_of(vault, knowledge).parent.name == "L2-结构知识"
+    assert "- 被取代 [[四-%s|四]]" % newer.uid in text and "status: deprecated" in text
+    assert note_of(vault, knowledge).parent.name == "L2-结构知识"
     made = note_of(vault, one).read_text("utf-8")
     assert "- 提炼为 [[三-%s|三]]\n- 提炼为 [[四-%s|四]]\n" % (knowledge.uid, newer.uid) in made
-    assert m.parse_note(made).fields["promoted_to"] == newer.uid and m.parse_note(text).fields["sources"] == (one.uid, two.uid)
+    assert m.parse_note(made).fields["promoted_to"] == newer.uid
+    assert m.parse_note(text).fields["sources"] == (one.uid, two.uid)
     assert summary(sync()) == {"unchanged": 4}
 
 
 def test_a_link_appears_only_where_there_is_a_note(store, vault, sync):
     source, made = add(store, "源"), add(store, "果", level=2, sources=(1,))
     sync(levels=(1,))
-    assert note_of(vault, made) is None and "- 提炼为 果-%s\n" % made.uid in note_of(vault, source).read_text("utf-8")
-    assert summary(sync()) == {"written": 2} and "[[果-%s|果]]" % made.uid in note_of(vault, source).read_text("utf-8")
+    assert note_of(vault, made) is None
+    assert "- 提炼为 果-%s\n" % made.uid in note_of(vault, source).read_text("utf-8")
+    assert summary(sync()) == {"written": 2}
+    assert "[[果-%s|果]]" % made.uid in note_of(vault, source).read_text("utf-8")
     os.remove(note_of(vault, source))
     assert summary(sync()) == {"missing": 1, "written": 1}
     text = note_of(vault, made).read_text("utf-8")
@@ -96,7 +104,8 @@ def test_what_matters_is_written_at_once_and_accesses_once_a_day(store, vault, s
     store.memories.write_decay(NOON + 2 * DAY, 0.99)
     assert summary(sync(now=NOON + 9 * DAY)) == {"unchanged": 1}
     store.memories.change(record, {"importance": 0.9}, "test", "update", NOON + 9 * DAY)
-    assert summary(sync(now=NOON + 9 * DAY)) == {"written": 1} and "importance: 0.9\n" in note_of(vault, record).read_text("utf-8")
+    assert summary(sync(now=NOON + 9 * DAY)) == {"written": 1}
+    assert "importance: 0.9\n" in note_of(vault, record).read_text("utf-8")
 
 
 def test_the_name_stays_and_the_title_changes(store, vault, sync):
@@ -117,7 +126,8 @@ def test_forgotten_notes_move_to_the_archive_and_back(store, vault, sync):
     assert summary(sync()) == {"moved": 1} and note_of(vault, record).parent.name == "归档"
     assert "status: archived" in note_of(vault, record).read_text("utf-8")
     store.memories.change(gone, {"status": "active"}, "test", "restore", NOON)
-    assert summary(sync()) == {"moved": 1} and note_of(vault, record).parent.name == "L1-关键摘要" and summary(sync()) == {"unchanged": 1}
+    assert summary(sync()) == {"moved": 1} and note_of(vault, record).parent.name == "L1-关键摘要"
+    assert summary(sync()) == {"unchanged": 1}
 
 
 def test_the_note_of_a_purged_memory_goes_unless_it_was_edited(store, vault, sync):
@@ -129,7 +139,8 @@ def test_the_note_of_a_purged_memory_goes_unless_it_was_edited(store, vault, syn
         store.memories.remove(record, "test", NOON)
         store.notes.purge(record.uid)
     assert summary(sync()) == {"removed": 1, "edited": 1}
-    assert note_of(vault, plain) is None and "我的话" in note_of(vault, edited).read_text("utf-8") and store.notes.base(edited.uid) is None
+    assert note_of(vault, plain) is None and "我的话" in note_of(vault, edited).read_text("utf-8")
+    assert store.notes.base(edited.uid) is None
 
 
 def test_the_index_changes_only_with_its_content(store, vault, sync):
@@ -137,7 +148,8 @@ def test_the_index_changes_only_with_its_content(store, vault, sync):
     add(store, level=2, text="用 ruff")
     sync()
     text = (vault / m.INDEX_PATH).read_text("utf-8")
-    assert "| L3 核心洞察 | 1 | 1 |" in text and "|先写测试]]" in text and "|用 ruff]]" in text and "![[记忆总览.base#全部记忆]]" in text
+    assert "| L3 核心洞察 | 1 | 1 |" in text and "|先写测试]]" in text and "|用 ruff]]" in text
+    assert "![[记忆总览.base#全部记忆]]" in text
     before = state(vault)
     sync(now=NOON + 40 * DAY)
     assert state(vault) == before
@@ -156,11 +168,13 @@ def test_the_base_is_of_the_subset_that_obsidian_knows():
 
 def test_dry_run_counts_and_changes_nothing(store, vault, sync):
     add(store)
-    assert summary(sync(dry_run=True)) == {"written": 1} and not vault.exists() and store.notes.get([m.INDEX_UID]) == {}
+    assert summary(sync(dry_run=True)) == {"written": 1} and not vault.exists()
+    assert store.notes.get([m.INDEX_UID]) == {}
     sync()
     record = add(store, "新")
     before = state(vault)
-    assert summary(sync(dry_run=True)) == {"written": 1, "unchanged": 1} and state(vault) == before and note_of(vault, record) is None
+    assert summary(sync(dry_run=True)) == {"written": 1, "unchanged": 1} and state(vault) == before
+    assert note_of(vault, record) is None
 
 
 # -- what is left alone
@@ -192,9 +206,11 @@ def test_a_deleted_note_stays_deleted(store, vault, sync):
     path = note_of(vault, gone)
     path.unlink()
     store.memories.change(gone, {"text": "甲改"}, "test", "update", NOON)
-    assert summary(sync()) == {"missing": 1, "unchanged": 1} == summary(sync()) and note_of(vault, gone) is None
+    assert summary(sync()) == {"missing": 1, "unchanged": 1} == summary(sync())
+    assert note_of(vault, gone) is None
     path.write_bytes(data)  # back from the trash
-    assert summary(sync()) == {"written": 1, "unchanged": 1} and "甲改" in path.read_text("utf-8") and note_of(vault, kept)
+    assert summary(sync()) == {"written": 1, "unchanged": 1} and "甲改" in path.read_text("utf-8")
+    assert note_of(vault, kept)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"---\n: : bad [\n---\n", b"mine\n"])
@@ -210,7 +226,8 @@ def test_a_strangers_file_in_the_way_is_never_overwritten(store, vault, sync, da
 
 def test_the_persons_own_files_are_not_touched(store, vault, sync):
     m.make_vault(str(vault))
-    own = {"memory_tiered.py": b"print()", "L1-关键摘要/mine.md": b"x", "L1-关键摘要/empty.md": b"", ".obsidian": b"{}", "日记.md": b"\xff"}
+    own = {"memory_tiered.py": b"print()", "L1-关键摘要/mine.md": b"x", "L1-关键摘要/empty.md": b"",
+           ".obsidian": b"{}", "日记.md": b"\xff"}
     for name, data in own.items():
         (vault / name).write_bytes(data)
     add(store)
@@ -231,7 +248,8 @@ def test_a_linked_folder_is_not_followed(store, vault, sync, tmp_path, folder):
     records = [add(store, level=level) for level in m.LEVELS]
     store.memories.change(add(store, "旧"), {"status": "archived"}, "test", "forget", NOON)
     counts = sync()
-    assert list(outside.iterdir()) == [] and len(counts["errors"]) == 1 and counts["written"] + counts["blocked"] == 4
+    assert list(outside.iterdir()) == [] and len(counts["errors"]) == 1
+    assert counts["written"] + counts["blocked"] == 4
     (vault / folder).unlink()
     sync()
     assert summary(sync()) == {"unchanged": 4} and all(note_of(vault, r) for r in records)
@@ -259,7 +277,8 @@ def test_a_note_that_became_a_link_is_left(store, vault, sync, tmp_path):
     path.unlink()
     path.symlink_to(victim)
     store.memories.change(record, {"text": "改"}, "test", "update", NOON)
-    assert summary(sync()) == {"blocked": 1} and victim.read_text() == "victim" and path.is_symlink()
+    assert summary(sync()) == {"blocked": 1} and victim.read_text() == "victim"
+    assert path.is_symlink()
 
 
 @symlinks
@@ -273,29 +292,37 @@ def test_the_vault_itself_may_be_a_link(store, vault, sync, tmp_path):
 
 # -- hostile content
 
-TITLES = ["a/b", "a\\b", "a:b*c?", 'q"<t>|', "#ash^ [[x]]", "CON", "NUL.txt", ".hid", "..", "../../escape", "", "---", "- i", "k: v", "yes", "1e3", "2026-03-01",
-          "![[e]]", "<% tp.file.delete() %>", "```dataviewjs", "%%c%%", "🎉", "标" * 200, "T" * 300, "café", "cafe\u0301", "Same", "SAME", "\u202ertl", "a\u2028b",
+TITLES = ["a/b", "a\\b", "a:b*c?", 'q"<t>|', "#ash^ [[x]]", "CON", "NUL.txt", ".hid", "..",
+          "../../escape", "", "---", "- i", "k: v", "yes", "1e3", "2026-03-01",
+          "![[e]]", "<% tp.file.delete() %>", "```dataviewjs", "%%c%%", "🎉", "标" * 200, "T" * 300,
+          "café", "cafe\u0301", "Same", "SAME", "\u202ertl", "a\u2028b",
           "C:\\x\\", "{{date}}", "`= this`", "'single", "@at", "{a: b}", "!tag &a *b"]
 
 
 def test_hostile_titles_give_one_readable_note_each(store, vault, sync):
-    records = [add(store, "%s\n正文 %d\n---\ninjected: true\n---\n%s\n%s" % (title, n, m.AUTO_CLOSE, m.AUTO_OPEN), title=title or None)
+    records = [add(store, "%s\n正文 %d\n---\ninjected: true\n---\n%s\n%s"
+                   % (title, n, m.AUTO_CLOSE, m.AUTO_OPEN), title=title or None)
                for n, title in enumerate(TITLES)]
     knowledge = add(store, "总", level=2, sources=tuple(r.id for r in records))
-    assert summary(sync()) == {"written": len(TITLES) + 1} and summary(sync()) == {"unchanged": len(TITLES) + 1}
+    assert summary(sync()) == {"written": len(TITLES) + 1}
+    assert summary(sync()) == {"unchanged": len(TITLES) + 1}
     names = {p.stem for p in vault.rglob("*.md")}
     for record in records:
         parsed = m.parse_note(note_of(vault, record).read_bytes().decode("utf-8"))
-        assert parsed.status == "ok" and parsed.whole and parsed.fields["text"] == record.text and "injected" not in parsed.fields
+        assert parsed.status == "ok" and parsed.whole and parsed.fields["text"] == record.text
+        assert "injected" not in parsed.fields
         assert parsed.fields["uid"] == record.uid
-    links = re.findall(r"\[\[([^\[\]|\n]+)\|([^\[\]|\n]+)\]\]", note_of(vault, knowledge).read_text("utf-8"))
+    links = re.findall(r"\[\[([^\[\]|\n]+)\|([^\[\]|\n]+)\]\]",
+                       note_of(vault, knowledge).read_text("utf-8"))
     assert len(links) == 2 * len(TITLES) and all(target in names for target, _ in links)
     assert len({name.casefold() for name in names}) == len(names)
 
 
 def test_memories_of_another_program_get_notes(store, vault, sync):
-    store.database.execute("INSERT INTO memory_l2 (category, knowledge, source_ids, tags, importance, access_count, created_at, decay_score)"
-                           " VALUES ('c', '别的程序写的', 'nonsense', 'x, y', NULL, NULL, 'long ago', NULL)")
+    store.database.execute("INSERT INTO memory_l2 (category, knowledge, source_ids, tags, "
+                           "importance, access_count, created_at, decay_score)"
+                           " VALUES ('c', '别的程序写的', 'nonsense', 'x, y', NULL, NULL, 'long ago', "
+                           "NULL)")
     store.memories.adopt(NOON)
     assert summary(sync()) == {"written": 1} and summary(sync()) == {"unchanged": 1}
 
@@ -342,7 +369,8 @@ def test_another_vault_begins_anew(store, vault, sync, tmp_path):
     record = add(store)
     sync()
     other = tmp_path / "other"
-    assert summary(m.sync_vault(store, str(other), now=NOON)) == {"written": 1} and note_of(other, record)
+    assert summary(m.sync_vault(store, str(other), now=NOON)) == {"written": 1}
+    assert note_of(other, record)
     assert summary(sync()) == {"unchanged": 1}  # and back: the same bytes are ours
 
 
@@ -429,18 +457,22 @@ def test_a_kill_between_any_two_steps_is_repaired(store, vault, sync):
     sync()
     for when in range(1, 99):
         status = ("archived", "active")[when % 2], ("active", "archived")[when % 3 == 0]
-        records = [store.memories.change(r, {"text": "第 %d 次 %s" % (when, r.uid), "status": status[n % 2]}, "t", "u", NOON)
+        records = [store.memories.change(r,
+                                         {"text": "第 %d 次 %s" % (when, r.uid),
+                                          "status": status[n % 2]}, "t", "u", NOON)
                    for n, r in enumerate(records)]
         records += [add(store, "新 %d" % when)] if when % 20 == 0 else []
         killed = _run_and_die(store, vault, when)
         if when % 2:
             records[0] = store.memories.change(records[0], {"status": "archived"}, "t", "u", NOON)
         counts = sync(now=NOON + when)
-        assert not counts["edited"] + counts["missing"] + counts["blocked"] and not counts["errors"], (when, counts)
+        assert not counts["edited"] + counts["missing"] + counts["blocked"], (when, counts)
+        assert not counts["errors"], (when, counts)
         assert summary(sync(now=NOON + when)) == {"unchanged": len(records)}
         for record in records:
             path = note_of(vault, record)
-            assert m.parse_note(path.read_text("utf-8")).fields["text"] == record.text and path.parent.name == m.folder_of(record)
+            assert m.parse_note(path.read_text("utf-8")).fields["text"] == record.text
+            assert path.parent.name == m.folder_of(record)
         assert not [p for p in vault.rglob(".*") if p.name != m.VAULT_LOCK]
         if not killed:
             break  # past the last step
