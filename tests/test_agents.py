@@ -471,7 +471,8 @@ def test_places_that_are_not_the_default_are_written_into_the_commands(home):
     line = hooks["Stop"][0]["hooks"][0]["command"]
     (home / "app dir/hook.py").write_text("import sys; print(sys.argv[1:], sys.stdin.read())")
     ran = subprocess.run(["sh", "-c", line], input=b"{}", capture_output=True)
-    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "codex", "--enqueue-summary", "--db",
+    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "codex", "--event", "Stop",
+                                               "--enqueue-summary", "--db",
                                                str(home / "别处 it's/s.db")]
     hook = settings["hooks"]["Stop"][0]["hooks"][0]
     ran = subprocess.run([hook["command"], *hook["args"]], input=b"{}", capture_output=True)

@@ -56,8 +56,8 @@ def test_errors_are_one_line_with_a_code(run, args, code, word):
 
 
 def test_options_stand_before_or_after_the_command(run, tmp_path):
-    for number, args in enumerate((["--db", tmp_path / "a.db", "--json", "list"],
-                                   ["list", "--db", tmp_path / "a.db", "--json"])):
+    for args in (["--db", tmp_path / "a.db", "--json", "list"],
+                 ["list", "--db", tmp_path / "a.db", "--json"]):
         code, out, _ = run(*args)
         assert code == 0 and json.loads(out) == {"memories": []}
 

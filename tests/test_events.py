@@ -7,7 +7,9 @@ import pytest
 import memory_tiered as m
 
 NOON = 1772366400.0  # 2026-03-01 12:00
-PAYLOADS = {host: json.loads((Path(__file__).parent / "payloads" / (host + ".json")).read_text(encoding="utf-8"))
+PAYLOADS = {
+    host: json.loads((Path(__file__).parent / "payloads" / (host + ".json")).read_text(
+        encoding="utf-8"))
             for host in ("claude", "codex", "hermes", "gemini")}
 SID = "11111111-2222-4333-8444-000000000001"
 HERMES, CHILD = "hermes:20260301_120000_aa11bb", "hermes:20260301_120020_cc22dd"
@@ -18,8 +20,10 @@ def recorded(host, name):
 
 
 def tool(name="Bash", given=None, response=None, host="claude", **fields):
-    payload = {"session_id": "s", "cwd": "/nowhere", "hook_event_name": "PostToolUse", "tool_name": name,
-               "tool_input": {"command": "make all"} if given is None else given, "tool_response": response, **fields}
+    payload = {"session_id": "s", "cwd": "/nowhere", "hook_event_name": "PostToolUse",
+               "tool_name": name,
+               "tool_input": {"command": "make all"} if given is None else given,
+               "tool_response": response, **fields}
     return m.neutral_event(host, "", payload, NOON)
 
 
@@ -29,39 +33,50 @@ def tool(name="Bash", given=None, response=None, host="claude", **fields):
      "[Bash] pytest -q tests/test_cart.py → 1 failed, 3 passed in 0.12s"),
     ("claude", "PostToolUse-Read", "observation", "claude:" + SID, "[Read] src/cart.py"),
     ("claude", "PostToolUse-Write", "observation", "claude:" + SID, "[Write] src/cart.py (+1 −0)"),
-    ("claude", "PostToolUse-mcp__echo__echo", "observation", "claude:" + SID, "[mcp clock.now] 现在几点 → 上海 12:00"),
-    ("claude", "PostToolUse-Agent", "observation", "claude:" + SID, "[Agent] sub → total() is called in four places"),
+    ("claude", "PostToolUse-mcp__echo__echo", "observation", "claude:" + SID,
+     "[mcp clock.now] 现在几点 → 上海 12:00"),
+    ("claude", "PostToolUse-Agent", "observation", "claude:" + SID,
+     "[Agent] sub → total() is called in four places"),
     ("claude", "PostToolUse-Bash-in_subagent", "observation", "claude:%s/a0000000000000004" % SID,
      "[Bash] grep -rn 'total(' src → src/cart.py:12: total(items)"),
     ("claude", "PostToolUseFailure-Bash", "error", "claude:" + SID,
      "[Bash] make deploy → exit 3: deploy: no such host staging"),
     ("claude", "Stop", "answer", "claude:" + SID, "购物车总价已修复：折扣按分计算，测试全部通过。"),
-    ("claude", "SubagentStop", "answer", "claude:%s/a0000000000000003" % SID, "total() is called in four places"),
+    ("claude", "SubagentStop", "answer", "claude:%s/a0000000000000003" % SID,
+     "total() is called in four places"),
     ("claude", "PostCompact-manual", "compaction", "claude:" + SID, "修复购物车总价；折扣改按分计算；还差发布说明。"),
     ("codex", "UserPromptSubmit", "prompt", "codex:" + SID, "购物车的总价不对，请修复并补一个测试"),
     ("codex", "PostToolUse-Bash", "error", "codex:" + SID,
      "[Bash] pytest -q tests/test_cart.py → 1 failed, 3 passed in 0.12s"),
-    ("codex", "PostToolUse-apply_patch", "observation", "codex:" + SID, "[apply_patch] src/cart.py (+1 −0)"),
-    ("codex", "PostToolUse-mcp__echo__echo", "observation", "codex:" + SID, "[mcp clock.now] 现在几点 → 上海 12:00"),
+    ("codex", "PostToolUse-apply_patch", "observation", "codex:" + SID,
+     "[apply_patch] src/cart.py (+1 −0)"),
+    ("codex", "PostToolUse-mcp__echo__echo", "observation", "codex:" + SID,
+     "[mcp clock.now] 现在几点 → 上海 12:00"),
     ("codex", "Stop", "answer", "codex:" + SID, "购物车总价已修复：折扣按分计算，测试全部通过。"),
     ("hermes", "pre_llm_call", "prompt", HERMES, "部署脚本放在哪里"),
     ("hermes", "post_llm_call", "answer", HERMES, "部署脚本在 scripts/deploy.sh，由 CI 调用。"),
     ("hermes", "post_llm_call-child", "answer", CHILD, "只有 CI 的 release 任务调用它。"),
-    ("hermes", "post_tool_call-terminal", "observation", "hermes:test-session", "[terminal] echo hello → hello"),
+    ("hermes", "post_tool_call-terminal", "observation", "hermes:test-session",
+     "[terminal] echo hello → hello"),
     ("gemini", "BeforeAgent", "prompt", "gemini:g-1", "把缓存的过期时间改成十分钟"),
-    ("gemini", "AfterTool", "observation", "gemini:g-1", "[run_shell_command] npm run build → built in 1.2s"),
-    ("gemini", "AfterTool-error", "error", "gemini:g-1", "[read_file] src/none.ts → File not found: src/none.ts"),
+    ("gemini", "AfterTool", "observation", "gemini:g-1",
+     "[run_shell_command] npm run build → built in 1.2s"),
+    ("gemini", "AfterTool-error", "error", "gemini:g-1",
+     "[read_file] src/none.ts → File not found: src/none.ts"),
     ("gemini", "AfterAgent", "answer", "gemini:g-1", "缓存过期时间已改为十分钟，配置在 src/cache.ts。"),
 ])
 def test_recorded_payload_becomes_event(host, name, event_type, session, summary):
     event = recorded(host, name)
-    assert (event.event_type, event.session_id, event.content_summary) == (event_type, session, summary)
-    assert event.sensitivity == ("untrusted" if event_type in ("observation", "error") else "normal")
+    assert (event.event_type, event.session_id,
+            event.content_summary) == (event_type, session, summary)
+    assert event.sensitivity == ("untrusted" if event_type in ("observation", "error")
+                                 else "normal")
     assert json.loads(event.content_json)
 
 
 @pytest.mark.parametrize("host, name, phase, enqueue", [
-    ("claude", "SessionStart-startup", "start", False), ("claude", "SessionStart-resume", "start", False),
+    ("claude", "SessionStart-startup", "start", False),
+    ("claude", "SessionStart-resume", "start", False),
     ("claude", "SessionStart-compact", "compact", False), ("claude", "SessionEnd", "end", True),
     ("claude", "SubagentStart", "start", False), ("codex", "SessionEnd", "end", True),
     ("hermes", "on_session_start", "start", False), ("hermes", "on_session_end", "", True),
@@ -74,15 +89,18 @@ def test_recorded_payload_moves_the_session(host, name, phase, enqueue):
 
 @pytest.mark.parametrize("host, name", [
     (host, name) for host, rows in PAYLOADS.items() for name in rows
-    if name.split("-")[0] in ("PreToolUse", "pre_tool_call", "PreCompact", "PreCompress", "PreModelRequest", "MessageDisplay",
+    if name.split("-")[0] in ("PreToolUse", "pre_tool_call", "PreCompact", "PreCompress",
+                              "PreModelRequest", "MessageDisplay",
                               "InstructionsLoaded", "PostToolBatch", "PermissionRequest")
-    or name in ("SubagentStop-internal", "UserPromptSubmit-in_subagent", "pre_llm_call-child", "PostCompact-auto")])
+    or name in ("SubagentStop-internal", "UserPromptSubmit-in_subagent", "pre_llm_call-child",
+                "PostCompact-auto")])
 def test_payload_that_tells_nothing_is_ignored(host, name):
     assert recorded(host, name) is None
 
 
 def test_subagents_stay_with_their_parent():
-    inside, child = recorded("codex", "PostToolUse-Bash-in_subagent"), recorded("hermes", "subagent_start")
+    inside, child = recorded("codex",
+                             "PostToolUse-Bash-in_subagent"), recorded("hermes", "subagent_start")
     assert inside.parent_id == "codex:" + SID and inside.is_subagent and inside.host_id == SID
     assert (child.session_id, child.parent_id, child.is_subagent) == (CHILD, HERMES, True)
     assert child.title == "查一下谁调用了部署脚本"
@@ -92,16 +110,22 @@ def test_subagents_stay_with_their_parent():
 def test_event_key_is_the_same_for_two_deliveries_and_differs_for_two_events():
     again = recorded("claude", "PostToolUse-Bash").event_key
     assert recorded("claude", "PostToolUse-Bash").event_key == again
-    assert recorded("claude", "UserPromptSubmit").event_key == recorded("claude", "UserPromptSubmit").event_key
-    two = [m.neutral_event("claude", "", {**PAYLOADS["claude"]["Stop"], "last_assistant_message": said}, NOON).event_key
+    assert recorded("claude",
+                    "UserPromptSubmit").event_key == recorded("claude",
+                                                              "UserPromptSubmit").event_key
+    two = [m.neutral_event("claude", "",
+                           {**PAYLOADS["claude"]["Stop"], "last_assistant_message": said},
+                           NOON).event_key
            for said in ("first stop", "second stop")]
     assert two[0] != two[1]
     assert tool().event_key != tool().event_key  # no id from the host: random
 
 
 def test_payloads_own_event_name_wins_over_the_argument():
-    assert m.neutral_event("claude", "Stop", PAYLOADS["claude"]["UserPromptSubmit"], NOON).event_type == "prompt"
-    assert m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": "你好"}, NOON).event_type == "prompt"
+    assert m.neutral_event("claude", "Stop", PAYLOADS["claude"]["UserPromptSubmit"],
+                           NOON).event_type == "prompt"
+    assert m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": "你好"},
+                           NOON).event_type == "prompt"
 
 
 @pytest.mark.parametrize("host, response, failed", [
@@ -115,22 +139,30 @@ def test_payloads_own_event_name_wins_over_the_argument():
     ("codex", {"content": [{"type": "text", "text": "no such file"}], "isError": True}, True),
     ("hermes", '{"output": "boom", "exit_code": 3, "error": null}', True),
     ("hermes", '{"output": "ok", "exit_code": 0}', False),
-    ("claude", {"stdout": "Exit code: 2\nfatal: x", "stderr": ""}, False),  # Claude Code tells failures itself
+    ("claude", {"stdout": "Exit code: 2\nfatal: x", "stderr": ""},
+     False),  # Claude Code tells failures itself
 ])
 def test_failure_is_read_from_the_answer(host, response, failed):
     assert (tool(response=response, host=host).event_type == "error") is failed
 
 
 @pytest.mark.parametrize("name, given, response, summary", [
-    ("Bash", {"command": "pytest -q"}, {"stdout": "F\nFAILED t/test_a.py::test_login - x\n2 failed, 3 passed in 0.3s"},
+    ("Bash", {"command": "pytest -q"},
+     {"stdout": "F\nFAILED t/test_a.py::test_login - x\n2 failed, 3 passed in 0.3s"},
      "[Bash] pytest -q → 2 failed, 3 passed in 0.3s: test_login"),
-    ("Edit", {"file_path": "src/api.ts", "old_string": "a\nb\nc", "new_string": "a\nX\nY\nc"}, {}, "[Edit] src/api.ts (+2 −1)"),
-    ("Edit", {"file_path": "src/api.ts"}, {"structuredPatch": [{"lines": [" a", "-b", "+X", "+Y"]}]}, "[Edit] src/api.ts (+2 −1)"),
-    ("WebFetch", {"url": "https://x.org/a", "prompt": "sum up"}, {"result": "limit is 100"}, "[WebFetch] https://x.org/a → limit is 100"),
-    ("apply_patch", {"command": "*** Begin Patch\n*** Update File: a.py\n-x\n+y\n+z\n*** Delete File: b.py\n*** End Patch"},
+    ("Edit", {"file_path": "src/api.ts", "old_string": "a\nb\nc", "new_string": "a\nX\nY\nc"}, {},
+     "[Edit] src/api.ts (+2 −1)"),
+    ("Edit", {"file_path": "src/api.ts"},
+     {"structuredPatch": [{"lines": [" a", "-b", "+X", "+Y"]}]}, "[Edit] src/api.ts (+2 −1)"),
+    ("WebFetch", {"url": "https://x.org/a", "prompt": "sum up"}, {"result": "limit is 100"},
+     "[WebFetch] https://x.org/a → limit is 100"),
+    ("apply_patch",
+     {"command": "*** Begin Patch\n*** Update File: a.py\n-x\n+y\n+z\n*** Delete File: b.py\n*** End Patch"},
      "Exit code: 0", "[apply_patch] a.py, b.py (+2 −1)"),
-    ("Bash", {"command": "ls\n-la"}, {"stdout": "\x1b[31mred\x1b[0m \u202eevil\x07"}, "[Bash] ls -la → red evil"),
-    ("Grep", {"pattern": "total", "path": "src"}, {"content": "a.py:1:total"}, "[Grep] src → a.py:1:total"),
+    ("Bash", {"command": "ls\n-la"}, {"stdout": "\x1b[31mred\x1b[0m \u202eevil\x07"},
+     "[Bash] ls -la → red evil"),
+    ("Grep", {"pattern": "total", "path": "src"}, {"content": "a.py:1:total"},
+     "[Grep] src → a.py:1:total"),
 ])
 def test_summary_is_a_sentence(name, given, response, summary):
     assert tool(name, given, response).content_summary == summary
@@ -139,7 +171,8 @@ def test_summary_is_a_sentence(name, given, response, summary):
 def test_what_the_person_decided_is_a_decision():
     asked = tool("AskUserQuestion", {"questions": []}, {"answers": {"用哪个数据库？": "PostgreSQL"}})
     plan = tool("ExitPlanMode", {"plan": "1. 改表"}, {"plan": "1. 改表"})
-    assert (asked.event_type, asked.content_summary, asked.sensitivity) == ("decision", "用哪个数据库？ → PostgreSQL", "normal")
+    assert (asked.event_type, asked.content_summary,
+            asked.sensitivity) == ("decision", "用哪个数据库？ → PostgreSQL", "normal")
     assert plan.event_type == "decision" and plan.content_summary.endswith("plan approved: 1. 改表")
 
 
@@ -148,7 +181,8 @@ def test_large_content_is_cut_and_bounded():
     deep = tool("mcp__x__y", {"a": [{"b" * 500: ["c" * 9000] * 100}] * 100}, "ok")
     assert len(event.content_json.encode()) < 8192 and len(event.content_summary) <= 500
     assert len(deep.content_json.encode()) <= 65536
-    prompt = m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": "记" * 90_000}, NOON)
+    prompt = m.neutral_event("claude", "UserPromptSubmit",
+                             {"session_id": "s", "prompt": "记" * 90_000}, NOON)
     assert len(prompt.content_json.encode()) <= 65536 and len(prompt.content_summary) == 500
 
 
@@ -163,29 +197,37 @@ def test_no_cut_hides_half_of_a_secret(at):
     assert SECRET[:20] not in stored and SECRET[-16:] not in stored
 
 
-@pytest.mark.parametrize("opening, closing", [("<private>", "</private>"), ("<PRIVATE >", "</Private>"),
-                                              ("＜ｐｒｉｖａｔｅ＞", "＜/ｐｒｉｖａｔｅ＞"), ("&lt;private&gt;", "&lt;/private&gt;")])
+@pytest.mark.parametrize("opening, closing",
+                         [("<private>", "</private>"), ("<PRIVATE >", "</Private>"),
+                          ("＜ｐｒｉｖａｔｅ＞", "＜/ｐｒｉｖａｔｅ＞"), ("&lt;private&gt;", "&lt;/private&gt;")])
 def test_private_passage_across_the_cut_is_removed(opening, closing):
     text = "before\n" + "x y\n" * 3000 + opening + "\nmy diary\n" + "d e\n" * 5000 + "diary end\n" + closing + "\nafter"
     assert "diary" not in tool(response={"stdout": text}).content_json
 
 
 def test_everything_is_redacted():
-    event = tool(given={"command": "curl -H 'Authorization: Bearer %s'" % SECRET, "env": {"password": "hunter42x"}},
+    event = tool(given={"command": "curl -H 'Authorization: Bearer %s'" % SECRET,
+                        "env": {"password": "hunter42x"}},
                  response={"stdout": "export GITHUB_TOKEN=" + SECRET})
-    prompt = m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": "my key is %s, <private>x</private> ok" % SECRET}, NOON)
+    prompt = m.neutral_event("claude", "UserPromptSubmit",
+                             {"session_id": "s",
+                              "prompt": "my key is %s, <private>x</private> ok" % SECRET}, NOON)
     for text in (*event, *prompt):
         assert SECRET not in str(text) and "hunter42x" not in str(text)
     assert "<private>" not in prompt.content_json
 
 
-@pytest.mark.parametrize("value", [None, True, -1, 1 << 70, 10 ** 400, float("nan"), float("inf"), "", "\0", "a\0b", "\ud800", "\u202e",
-                                   [], {}, [[]], [None] * 50, {"": ""}, "A" * 100_000, "中" * 40_000, {"x": {"y": [1, {"z": None}]}}])
-@pytest.mark.parametrize("field", ["session_id", "cwd", "tool_name", "tool_input", "tool_response", "tool_use_id", "agent_id", "prompt",
+@pytest.mark.parametrize("value", [None, True, -1, 1 << 70, 10 ** 400, float("nan"), float("inf"),
+                                   "", "\0", "a\0b", "\ud800", "\u202e",
+                                   [], {}, [[]], [None] * 50, {"": ""}, "A" * 100_000, "中" * 40_000,
+                                   {"x": {"y": [1, {"z": None}]}}])
+@pytest.mark.parametrize("field", ["session_id", "cwd", "tool_name", "tool_input", "tool_response",
+                                   "tool_use_id", "agent_id", "prompt",
                                    "error", "hook_event_name", "extra"])
 def test_no_field_of_any_type_breaks_it(field, value):
     for name in ("PostToolUse-Bash", "PostToolUseFailure-Bash", "UserPromptSubmit", "Stop"):
-        event = m.neutral_event("claude", "PostToolUse", {**PAYLOADS["claude"][name], field: value}, NOON)
+        event = m.neutral_event("claude", "PostToolUse", {**PAYLOADS["claude"][name], field: value},
+                                NOON)
         if event is not None:
             for text in event:
                 str(text).encode("utf-8")
@@ -211,7 +253,8 @@ def test_project_is_the_main_working_tree(tmp_path):
     make_worktree(main, "fix", tree)
     (tree / "src").mkdir()
     (tmp_path / "link").symlink_to(main / "src")
-    for folder in (main, main / "src" / "deep", main / "src" / "deleted" / "later", main / ".git", tree, tree / "src", tmp_path / "link"):
+    for folder in (main, main / "src" / "deep", main / "src" / "deleted" / "later", main / ".git",
+                   tree, tree / "src", tmp_path / "link"):
         assert m.project_of(str(folder)) == str(main.resolve()), folder
 
 
@@ -238,7 +281,8 @@ def test_bare_repository_with_worktrees(tmp_path):
     (bare / "worktrees" / "main" / "commondir").write_text("../..\n")
     tree.mkdir()
     (tree / ".git").write_text("gitdir: %s\n" % (bare / "worktrees" / "main"))
-    assert m.project_of(str(tree)) == m.project_of(str(bare)) == m.project_of(str(bare / "refs")) == str(bare.resolve())
+    assert m.project_of(str(tree)) == m.project_of(str(bare)) == m.project_of(
+        str(bare / "refs")) == str(bare.resolve())
 
 
 def test_directory_without_repository_is_itself(tmp_path, home):
@@ -246,7 +290,8 @@ def test_directory_without_repository_is_itself(tmp_path, home):
     (home / "notes").mkdir()
     assert m.project_of(str(home / "notes")) == str((home / "notes").resolve())
     assert m.project_of(str(tmp_path / "gone")) == str(tmp_path.resolve() / "gone")
-    assert m.project_of("") == "" and m.project_of("relative") == "relative" and m.project_of("/a\0b\ud800")
+    assert m.project_of("") == "" and m.project_of("relative") == "relative"
+    assert m.project_of("/a\0b\ud800")
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / ".git").write_text("no git file")
@@ -268,42 +313,63 @@ def reason(event, **settings):
     ("meta_tool", tool("TodoWrite", {"todos": ["a long list of things to do"]}, "ok")),
     ("meta_tool", tool("mcp__some-memory__store", {"text": "a long text that is stored"}, "ok")),
     ("meta_tool", tool("cronjob", {"text": "every day at nine o'clock, report"}, "ok")),
-    ("own_echo", tool("mcp__memory-tiered__search_memory", {"query": "deploy"}, [{"type": "text", "text": "L1:3 deploy script"}])),
+    ("own_echo", tool("mcp__memory-tiered__search_memory", {"query": "deploy"},
+                      [{"type": "text", "text": "L1:3 deploy script"}])),
     ("own_echo", tool("save_memory", {"text": "the deploy script moved"}, "saved", host="hermes")),
-    ("own_echo", tool(given={"command": "python3 ~/agent-memory/memory/memory_tiered.py search-all --keyword 部署"}, response={"stdout": "L1:3"})),
-    ("own_echo", tool(given={"command": "cd x && /usr/bin/python3.11 -I -S '/a b/memory_tiered.py' list"}, response={"stdout": "L1:3"})),
-    ("own_echo", tool(given={"command": "python3 -I -S /app/hook.py --agent claude < x"}, response={"stdout": "done and some more text"})),
-    ("", tool(given={"command": "git add memory_tiered.py tests && git commit -m x"}, response={"stdout": "1 file changed"})),
+    ("own_echo",
+     tool(
+         given={
+             "command": "python3 ~/agent-memory/memory/memory_tiered.py search-all --keyword 部署"},
+         response={"stdout": "L1:3"})),
+    ("own_echo",
+     tool(given={"command": "cd x && /usr/bin/python3.11 -I -S '/a b/memory_tiered.py' list"},
+          response={"stdout": "L1:3"})),
+    ("own_echo", tool(given={"command": "python3 -I -S /app/hook.py --agent claude < x"},
+                      response={"stdout": "done and some more text"})),
+    ("", tool(given={"command": "git add memory_tiered.py tests && git commit -m x"},
+              response={"stdout": "1 file changed"})),
     ("", tool(response={"stdout": "[main 1a2b3c] 修复总价"}, given={"command": "git commit"})),
     ("", m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": "继续"}, NOON)),
-    ("too_short", m.neutral_event("claude", "Stop", {"session_id": "s", "last_assistant_message": "好的，完成。"}, NOON)),
-    ("", m.neutral_event("claude", "Stop", {"session_id": "s", "last_assistant_message": "总价已修复，折扣改为按分计算，测试通过。"}, NOON)),
-    ("", m.neutral_event("claude", "PostToolUseFailure", {"session_id": "s", "tool_name": "Bash", "error": "usage: x"}, NOON)),
-    ("own_echo", m.neutral_event("claude", "PostToolUseFailure", {"session_id": "s", "tool_name": "mcp__m__get_memory", "error": "x"}, NOON)),
+    ("too_short",
+     m.neutral_event("claude", "Stop", {"session_id": "s", "last_assistant_message": "好的，完成。"},
+                     NOON)),
+    ("", m.neutral_event("claude", "Stop",
+                         {"session_id": "s", "last_assistant_message": "总价已修复，折扣改为按分计算，测试通过。"},
+                         NOON)),
+    ("", m.neutral_event("claude", "PostToolUseFailure",
+                         {"session_id": "s", "tool_name": "Bash", "error": "usage: x"}, NOON)),
+    ("own_echo", m.neutral_event("claude", "PostToolUseFailure",
+                                 {"session_id": "s", "tool_name": "mcp__m__get_memory",
+                                  "error": "x"}, NOON)),
 ])
 def test_filter(expected, event):
     assert reason(event) == expected
 
 
 def test_switches_and_excluded_projects(tmp_path):
-    event = tool(response={"stdout": "built 14 chunks in 1.2 s"}, cwd=str(tmp_path / "secret" / "x"))
+    event = tool(response={"stdout": "built 14 chunks in 1.2 s"},
+                 cwd=str(tmp_path / "secret" / "x"))
     assert reason(event, enable_capture=False) == "disabled"
     for glob in (str(tmp_path / "secret"), str(tmp_path / "sec*"), "*/secret/*"):
         assert reason(event, exclude_projects=[glob]) == "excluded_project"
     assert reason(event, exclude_projects=["/other"]) == ""
 
 
-@pytest.mark.parametrize("block", ["[长期记忆参考]\n- L1:3 旧事\n- L2:4 更旧\n\n", "[Long-term memory]\n- L1:3 old\n\n",
-                                   "<memory-context>\n[L2] old 旧事\n</memory-context>\n"])
+@pytest.mark.parametrize("block",
+                         ["[长期记忆参考]\n- L1:3 旧事\n- L2:4 更旧\n\n",
+                          "[Long-term memory]\n- L1:3 old\n\n",
+                          "<memory-context>\n[L2] old 旧事\n</memory-context>\n"])
 def test_injected_memories_are_not_captured_again(block):
-    event = m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": block + "请修复测试"}, NOON)
+    event = m.neutral_event("claude", "UserPromptSubmit",
+                            {"session_id": "s", "prompt": block + "请修复测试"}, NOON)
     assert json.loads(event.content_json)["prompt"] == "请修复测试"
     only = m.neutral_event("claude", "UserPromptSubmit", {"session_id": "s", "prompt": block}, NOON)
     assert only is None
 
 
 def record(event, n):
-    return m.EventRecord(n, event.session_id, event.agent, event.event_type, "", "", event.tool_name, event.content_summary,
+    return m.EventRecord(n, event.session_id, event.agent, event.event_type, "", "",
+                         event.tool_name, event.content_summary,
                          event.content_json, event.sensitivity, "raw", event.event_key)
 
 
@@ -323,7 +389,8 @@ def test_repetition_is_the_overlap_of_search_tokens():
     assert not m.is_repetition(first, [record(first, 2)], m.Config(), measure)  # the same delivery
     assert not calls  # both were clear at a glance
     error = first._replace(event_type="error")
-    assert not m.is_repetition(error, [record(error._replace(event_key="x"), 1)], m.Config(), measure)
+    assert not m.is_repetition(error, [record(error._replace(event_key="x"), 1)], m.Config(),
+                               measure)
 
 
 def test_glance_agrees_with_the_measure():
@@ -340,7 +407,9 @@ def test_glance_agrees_with_the_measure():
 
 def test_host_names_stand_in_one_table():
     source = Path(m.__file__).read_text(encoding="utf-8")
-    events = source.split("# ============================================================== EVENTS")[1].split("# =====")[0]
+    events = source.split(
+        "# ============================================================== EVENTS")[1].split(
+            "# =====")[0]
     before_tables = events.split("HOST_EVENTS = ")[0]
     for name in ("UserPromptSubmit", "PostToolUse", "BeforeAgent", "post_tool_call", "SessionEnd"):
         assert name not in before_tables

@@ -11,7 +11,9 @@ import pytest
 
 import memory_tiered as m
 
-PAYLOADS = {host: json.loads((Path(__file__).parent / "payloads" / (host + ".json")).read_text(encoding="utf-8"))
+PAYLOADS = {
+    host: json.loads((Path(__file__).parent / "payloads" / (host + ".json")).read_text(
+        encoding="utf-8"))
             for host in ("claude", "codex", "hermes", "gemini")}
 SID = "11111111-2222-4333-8444-000000000001"
 
@@ -21,7 +23,10 @@ def app(tmp_path_factory):
     """The program, its part for hooks and the launcher, as `install` writes them."""
     folder = tmp_path_factory.mktemp("app")
     program = Path(m.__file__).read_text(encoding="utf-8")
-    for name, text in (("memory_tiered.py", program), ("memory_hook.py", m.hook_part(program)), ("hook.py", m.HOOK_LAUNCHER.lstrip())):
+    for name, text in (("memory_tiered.py", program),
+                       *((name, m.program_part(program, names))
+                         for name, names in m.PROGRAM_PARTS.items()),
+                       ("hook.py", m.HOOK_LAUNCHER.lstrip())):
         (folder / name).write_text(text, encoding="utf-8")
     return folder
 
@@ -30,21 +35,26 @@ class Host:
     """Calls the hook as a host would."""
 
     def __init__(self, app, home):
-        self.home, self.pool, self.db = home, str(home / "state" / "pool.db"), str(home / "state" / "state.db")
+        self.home, self.pool, self.db = home, str(home / "state" / "pool.db"), str(
+            home / "state" / "state.db")
         self.log = str(home / "state" / m.LOG_NAME)
-        self.command = [sys.executable, "-I", "-S", str(app / "hook.py"), "--db", self.db, "--pool", self.pool]
+        self.command = [sys.executable, "-I", "-S", str(app / "hook.py"), "--db", self.db, "--pool",
+                        self.pool]
         self.env = {"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
     def __call__(self, payload, agent="claude", *args, env=None):
-        data = payload if isinstance(payload, bytes) else json.dumps(payload, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        done = subprocess.run([*self.command, "--agent", agent, *args], input=data, capture_output=True,
-                              env={**self.env, **(env or {})}, timeout=60)
+        data = payload if isinstance(payload,
+                                     bytes) else json.dumps(payload,
+                                                            ensure_ascii=False).encode("utf-8",
+                                                                                       "surrogatepass")
+        done = subprocess.run([*self.command, "--agent", agent, *args], input=data,
+                              capture_output=True, env={**self.env, **(env or {})}, timeout=60)
         assert done.returncode == 0 and done.stderr == b"", done.stderr
         return done.stdout.decode("utf-8")
 
     def start(self, payload):
-        process = subprocess.Popen([*self.command, "--agent", "claude"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, env=self.env)
+        process = subprocess.Popen([*self.command, "--agent", "claude"], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.env)
         process.stdin.write(json.dumps(payload).encode())
         process.stdin.close()
         process.stdin = None
@@ -67,43 +77,55 @@ def host(app, home):
 
 
 def failure(n, **fields):
-    return {"session_id": "s1", "cwd": "/tmp", "hook_event_name": "PostToolUseFailure", "tool_name": "Bash",
-            "tool_input": {"command": "deploy %s" % n}, "tool_use_id": "toolu_%s" % n, "error": "Exit code 3\nmarker%s failed" % n, **fields}
+    return {"session_id": "s1", "cwd": "/tmp", "hook_event_name": "PostToolUseFailure",
+            "tool_name": "Bash",
+            "tool_input": {"command": "deploy %s" % n}, "tool_use_id": "toolu_%s" % n,
+            "error": "Exit code 3\nmarker%s failed" % n, **fields}
 
 
 # -- whole conversations
 
 def test_a_session_of_claude_code_is_captured(host):
     rows = PAYLOADS["claude"]
-    for n, name in enumerate(("SessionStart-startup", "UserPromptSubmit", "PreToolUse-Bash", "PostToolUse-Bash", "PostToolUseFailure-Bash",
-                              "PostToolUse-Read", "SubagentStart", "PostToolUse-Bash-in_subagent", "SubagentStop-internal", "Stop", "SessionEnd")):
-        payload = {**rows[name], **({"tool_use_id": "t%d" % n} if "tool_use_id" in rows[name] else {})}
-        assert host(payload, "claude-code", "--enqueue-summary", env={"MEMORY_TIERED_NOW": "2026-03-01T12:00:%02dZ" % n}) == ""
-    assert [e.event_type for e in host.stored()] == ["prompt", "observation", "error", "observation", "observation", "answer"]
+    for n, name in enumerate(("SessionStart-startup", "UserPromptSubmit", "PreToolUse-Bash",
+                              "PostToolUse-Bash", "PostToolUseFailure-Bash",
+                              "PostToolUse-Read", "SubagentStart", "PostToolUse-Bash-in_subagent",
+                              "SubagentStop-internal", "Stop", "SessionEnd")):
+        payload = {**rows[name],
+                   **({"tool_use_id": "t%d" % n} if "tool_use_id" in rows[name] else {})}
+        assert host(payload, "claude-code", "--enqueue-summary",
+                    env={"MEMORY_TIERED_NOW": "2026-03-01T12:00:%02dZ" % n}) == ""
+    assert [e.event_type for e in host.stored()] == ["prompt", "observation", "error",
+                                                     "observation", "observation", "answer"]
     pool = m.Pool(host.pool)
     session = pool.sessions.get("claude:" + SID)
     assert session.title == "购物车的总价不对，请修复并补一个测试" and session.started_at == "2026-03-01 12:00:00"
-    assert session.ended_at == "2026-03-01 12:00:10" and [s.id for s in pool.sessions.due(0)] == [session.id]
+    assert session.ended_at == "2026-03-01 12:00:10"
+    assert [s.id for s in pool.sessions.due(0)] == [session.id]
     assert len(pool.events.of(session.id)) == 6
     pool.close()
     assert host.logged() == []
 
 
 def test_delivered_twice_is_stored_once(host):
-    for payload in (PAYLOADS["codex"]["PostToolUse-Bash"], PAYLOADS["codex"]["UserPromptSubmit"], PAYLOADS["codex"]["Stop"]) * 2:
+    for payload in (PAYLOADS["codex"]["PostToolUse-Bash"], PAYLOADS["codex"]["UserPromptSubmit"],
+                    PAYLOADS["codex"]["Stop"]) * 2:
         host(payload, "codex")
     assert [e.event_type for e in host.stored()] == ["error", "prompt", "answer"]
 
 
 def test_event_option_counts_where_the_payload_has_none(host):
     host({"session_id": "g", "prompt": "把超时改为十秒"}, "gemini", "--event=BeforeAgent")
-    host({"session_id": "g", "prompt_response": "超时已改为十秒，配置文件在 conf/app.toml。"}, "gemini", "--event", "AfterAgent")
+    host({"session_id": "g", "prompt_response": "超时已改为十秒，配置文件在 conf/app.toml。"}, "gemini",
+         "--event", "AfterAgent")
     assert [e.event_type for e in host.stored()] == ["prompt", "answer"]
 
 
 def test_drops_are_counted_and_the_session_still_moves(host):
-    host({"session_id": "s", "hook_event_name": "Stop", "last_assistant_message": "ok"}, "claude", "--enqueue-summary")
-    line = {"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {"command": "npm run build"},
+    host({"session_id": "s", "hook_event_name": "Stop", "last_assistant_message": "ok"}, "claude",
+         "--enqueue-summary")
+    line = {"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "Bash",
+            "tool_input": {"command": "npm run build"},
             "tool_response": {"stdout": "built fourteen chunks in one second without a warning"}}
     for n in range(2):
         host({**line, "tool_use_id": str(n)})
@@ -133,7 +155,8 @@ def test_disabled_in_the_distillers_own_session(host):
     assert not os.path.exists(host.pool)
 
 
-@pytest.mark.parametrize("settings, reason", [({"enable_capture": False}, "disabled"), ({"exclude_projects": ["/tmp"]}, "excluded_project")])
+@pytest.mark.parametrize("settings, reason", [({"enable_capture": False}, "disabled"),
+                                              ({"exclude_projects": ["/tmp"]}, "excluded_project")])
 def test_settings_beside_the_store_are_read_without_it(host, settings, reason):
     m.make_private_dir(os.path.dirname(host.db))
     m.save_config(str(Path(host.db).parent / m.SETTINGS_NAME), m.Config(settings))
@@ -154,7 +177,8 @@ def test_broken_settings_are_logged_and_defaults_hold(host):
 def test_now_is_taken_from_the_environment(host):
     host(failure(1), env={"MEMORY_TIERED_NOW": "2031-05-06T07:08:09Z"})
     host(failure(2), env={"MEMORY_TIERED_NOW": "not a time"})
-    assert host.stored()[0].created_at == "2031-05-06 07:08:09" and host.stored()[1].created_at > "2020"
+    assert host.stored()[0].created_at == "2031-05-06 07:08:09"
+    assert host.stored()[1].created_at > "2020"
 
 
 # -- trouble
@@ -171,7 +195,8 @@ def test_locked_pool_spools_quickly_and_loses_nothing(host):
     holder.close()
     host(failure(5))  # a writer folds the spool in as well
     assert m.spooled(host.pool) == []
-    assert sorted(e.event_key for e in host.stored()) == ["claude:s1|toolu_%d" % n for n in range(6)]
+    assert sorted(e.event_key for e in host.stored()) == ["claude:s1|toolu_%d" % n
+                                                          for n in range(6)]
 
 
 @pytest.mark.parametrize("kind", ["directory", "text", "foreign"])
@@ -191,7 +216,8 @@ def test_unusable_pool(host, kind):
         os.rmdir(host.pool)
     assert [e.event_key for e in host.stored()] == ["claude:s1|toolu_1"]
     if kind == "foreign":
-        assert sqlite3.connect(host.pool).execute("SELECT count(*) FROM somebody_else").fetchone() == (0,)
+        assert sqlite3.connect(host.pool).execute(
+            "SELECT count(*) FROM somebody_else").fetchone() == (0,)
 
 
 def test_where_nothing_can_be_written_the_agent_goes_on(host):
@@ -203,9 +229,11 @@ def test_where_nothing_can_be_written_the_agent_goes_on(host):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="RLIMIT_FSIZE")
 def test_full_disk(host):
-    limited = [sys.executable, "-c", "import os, resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+    limited = [sys.executable, "-c",
+               "import os, resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
                "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); os.execv(sys.argv[1], sys.argv[1:])"]
-    done = subprocess.run([*limited, *host.command, "--agent", "claude"], input=json.dumps(failure(1)).encode(), capture_output=True, env=host.env)
+    done = subprocess.run([*limited, *host.command, "--agent", "claude"],
+                          input=json.dumps(failure(1)).encode(), capture_output=True, env=host.env)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     host(failure(2))
     assert [e.event_key for e in host.stored()] == ["claude:s1|toolu_2"]
@@ -214,7 +242,8 @@ def test_full_disk(host):
 def test_32_hooks_at_once_lose_and_double_nothing(host):
     waiting = [host.start(failure(n)) for n in range(32)]
     assert {p.communicate() + (p.returncode,) for p in waiting} == {(b"", b"", 0)}
-    assert sorted(e.event_key for e in host.stored()) == sorted("claude:s1|toolu_%d" % n for n in range(32))
+    assert sorted(e.event_key for e in host.stored()) == sorted("claude:s1|toolu_%d" % n
+                                                                for n in range(32))
 
 
 def test_damaged_program_never_stops_the_agent(app, host, tmp_path):
@@ -222,8 +251,10 @@ def test_damaged_program_never_stops_the_agent(app, host, tmp_path):
     folder.mkdir()
     (folder / "hook.py").write_text((app / "hook.py").read_text())
     (folder / "memory_hook.py").write_text("this is no python")
-    done = subprocess.run([sys.executable, "-I", "-S", str(folder / "hook.py"), "--agent", "claude"], input=b"{}", capture_output=True)
-    assert done.returncode == 0 and done.stdout == b"" and done.stderr.startswith(b"memory_tiered hook")
+    done = subprocess.run([sys.executable, "-I", "-S", str(folder / "hook.py"), "--agent",
+                           "claude"], input=b"{}", capture_output=True)
+    assert done.returncode == 0 and done.stdout == b""
+    assert done.stderr.startswith(b"memory_tiered hook")
 
 
 def test_launcher_works_with_the_whole_program_alone(app, host, tmp_path):
@@ -238,7 +269,8 @@ def test_launcher_works_with_the_whole_program_alone(app, host, tmp_path):
 
 # -- input of any kind
 
-GOOD = json.dumps({"session_id": "s", "hook_event_name": "UserPromptSubmit", "prompt": "请记住 café"}, ensure_ascii=False)
+GOOD = json.dumps({"session_id": "s", "hook_event_name": "UserPromptSubmit", "prompt": "请记住 café"},
+                  ensure_ascii=False)
 
 
 @pytest.mark.parametrize("data, prompt", [
@@ -266,58 +298,72 @@ def test_whatever_can_be_read_is_kept(host, data, prompt):
 
 
 def long_payload(middle="", size=700_000, ascii=False):
-    text = "head line\n" + 'a "quoted" \\ word, 汉字 日志\n' * (size // 28) + middle + "x y z \n" * (size // 14) + "tail line"
-    return json.dumps({"session_id": "s", "hook_event_name": "PostToolUse", "tool_response": {"stdout": text}, "cwd": "/"},
+    text = "head line\n" + 'a "quoted" \\ word, 汉字 日志\n' * (size // 28) + middle + "x y z \n" * (
+        size // 14) + "tail line"
+    return json.dumps({"session_id": "s", "hook_event_name": "PostToolUse",
+                       "tool_response": {"stdout": text}, "cwd": "/"},
                       ensure_ascii=ascii).encode()
 
 
 def test_middle_of_a_long_string_is_not_read():
-    plain = json.dumps({"a": "x", "out": "head " + "lorem ipsum 日志\n" * 60_000 + " tail \\", "z": "y"}, ensure_ascii=False).encode()
+    plain = json.dumps({"a": "x", "out": "head " + "lorem ipsum 日志\n" * 60_000 + " tail \\",
+                        "z": "y"}, ensure_ascii=False).encode()
     short = m.without_middles(plain)
     assert len(short) < 250_000 < len(plain)
     value = json.loads(short)
-    assert value["out"].startswith("head lorem") and value["out"].endswith(" tail \\") and (value["a"], value["z"]) == ("x", "y")
+    assert value["out"].startswith("head lorem") and value["out"].endswith(" tail \\")
+    assert (value["a"], value["z"]) == ("x", "y")
     assert m.neutral_event("claude", "", m.parse_payload(plain), 0) is None
 
 
-@pytest.mark.parametrize("middle", ["<private>", "<PRIVATE>", "＜ｐｒｉｖａｔｅ＞", "<p\\u0072ivate>", "-----BEGIN PRIVATE KEY-----"])
+@pytest.mark.parametrize("middle", ["<private>", "<PRIVATE>", "＜ｐｒｉｖａｔｅ＞", "<p\\u0072ivate>",
+                                    "-----BEGIN PRIVATE KEY-----"])
 def test_middle_that_may_be_private_is_read(middle):
     for ascii in (False, True):
-        data = json.dumps({"out": "word " * 40_000 + middle + " word" * 40_000}, ensure_ascii=ascii).replace("\\\\u", "\\u").encode()
+        data = json.dumps({"out": "word " * 40_000 + middle + " word" * 40_000},
+                          ensure_ascii=ascii).replace("\\\\u", "\\u").encode()
         assert m.without_middles(data) is data
 
 
 def test_payloads_with_many_quotes_or_none_at_all():
     data = long_payload()
     assert m.without_middles(data) is data  # too many quotes to look at
-    for data in (b"x" * 400_000, b'"' + b"x" * 400_000, b'"' * 400_000, b"\\" * 400_000 + b'"', b'{"a":"' + b"x " * 300_000):
+    for data in (b"x" * 400_000, b'"' + b"x" * 400_000, b'"' * 400_000, b"\\" * 400_000 + b'"',
+                 b'{"a":"' + b"x " * 300_000):
         assert m.without_middles(data) == data
-    assert m.neutral_event("claude", "", m.parse_payload(long_payload()), 0).content_summary.endswith("tail line")
+    assert m.neutral_event("claude", "", m.parse_payload(long_payload()),
+                           0).content_summary.endswith("tail line")
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b"\0", b"null", b"0", b'""', b"[]", b"{}", b"\xff\xfe", b"\xef\xbb\xbf{}", b"[" * 100_000,
-                                  b'{"a":' * 100_000, os.urandom(4000), b"NaN", b'{"hook_event_name":[]}', b'{"hook_event_name":"Stop"}'])
+@pytest.mark.parametrize("data", [b"", b"\n", b"\0", b"null", b"0", b'""', b"[]", b"{}",
+                                  b"\xff\xfe", b"\xef\xbb\xbf{}", b"[" * 100_000,
+                                  b'{"a":' * 100_000, os.urandom(4000), b"NaN",
+                                  b'{"hook_event_name":[]}', b'{"hook_event_name":"Stop"}'])
 def test_input_without_an_event_is_no_trouble(host, data):
     assert host(data, "claude", "--event", "PreToolUse") == ""
 
 
 def test_huge_payload(host):
     for character in ("A", "中"):
-        host({**failure(character), "tool_response": {"stdout": character * (12 << 20)}, "error": "big " + character * (12 << 20)})
+        host({**failure(character), "tool_response": {"stdout": character * (12 << 20)},
+              "error": "big " + character * (12 << 20)})
     assert [len(e.content_json.encode()) < 65536 for e in host.stored()] == [True, True]
 
 
 def test_closed_streams(host):
     for redirect in (">&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"):
-        done = subprocess.run(["/bin/sh", "-c", 'exec "$@" ' + redirect, "sh", *host.command, "--agent", "claude"], env=host.env,
-                              input=GOOD.encode() if "<" not in redirect else None, capture_output=True)
+        done = subprocess.run(["/bin/sh", "-c", 'exec "$@" ' + redirect, "sh", *host.command,
+                               "--agent", "claude"], env=host.env,
+                              input=GOOD.encode() if "<" not in redirect else None,
+                              capture_output=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), redirect
 
 
 @pytest.mark.parametrize("argv, agent, event, pool", [
-    (["--agent", "claude-code", "--event", "Stop"], "claude", "Stop", None), (["--agent=Codex", "--pool=/x y/p.db"], "codex", "", "/x y/p.db"),
-    (["--pool", "/p", "--agent", "我的代理"], "我的代理", "", "/p"), ([], "agent", "", None), (["--agent"], "agent", "", None),
-    (["--what", "--agent", "a b:c/d", "x"], "abcd", "", None)])
+    (["--agent", "claude-code", "--event", "Stop"], "claude", "Stop", None),
+    (["--agent=Codex", "--pool=/x y/p.db"], "codex", "", "/x y/p.db"),
+    (["--pool", "/p", "--agent", "我的代理"], "我的代理", "", "/p"), ([], "agent", "", None),
+    (["--agent"], "agent", "", None), (["--what", "--agent", "a b:c/d", "x"], "abcd", "", None)])
 def test_options(argv, agent, event, pool):
     options = m.hook_options(argv)
     assert (options["agent"], options["event"], options.get("pool")) == (agent, event, pool)
@@ -328,7 +374,8 @@ def test_options(argv, agent, event, pool):
 def test_context_is_the_hosts_json_and_only_where_it_takes_some(capfd):
     m.print_context("UserPromptSubmit", "[长期记忆参考]\n- 部署脚本")
     reply = json.loads(capfd.readouterr().out)
-    assert reply == {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit", "additionalContext": "[长期记忆参考]\n- 部署脚本"}}
+    assert reply == {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit",
+                                            "additionalContext": "[长期记忆参考]\n- 部署脚本"}}
     m.print_context("UserPromptSubmit", "")
     assert capfd.readouterr().out == ""
 
@@ -339,9 +386,11 @@ def test_relevant_memories_are_injected_once_a_session(host):
     for text in ("部署脚本是 scripts/deploy.sh，由 CI 的 release 任务调用", "购物车的折扣按分计算", "日志保存三十天"):
         memory.add(2, text, category="项目")
     memory.close()
-    ask = {"session_id": "s", "cwd": str(host.home), "hook_event_name": "UserPromptSubmit", "prompt": "部署脚本 scripts/deploy.sh 由谁调用？"}
+    ask = {"session_id": "s", "cwd": str(host.home), "hook_event_name": "UserPromptSubmit",
+           "prompt": "部署脚本 scripts/deploy.sh 由谁调用？"}
     reply = json.loads(host(ask))["hookSpecificOutput"]
-    assert reply["hookEventName"] == "UserPromptSubmit" and "scripts/deploy.sh" in reply["additionalContext"]
+    assert reply["hookEventName"] == "UserPromptSubmit"
+    assert "scripts/deploy.sh" in reply["additionalContext"]
     assert len(reply["additionalContext"]) <= 800
     assert host({**ask, "prompt_id": "2"}) == ""  # it stands in the conversation already
     assert "scripts/deploy.sh" in host({**ask, "session_id": "other"})
@@ -354,16 +403,21 @@ def test_relevant_memories_are_injected_once_a_session(host):
 
 # -- cost
 
-HEAVY = {"argparse", "typing", "dataclasses", "logging", "subprocess", "urllib.request", "urllib.parse", "http.server", "http.client", "tempfile",
-         "pathlib", "hashlib", "threading", "asyncio", "email", "socket", "inspect", "fnmatch", "shutil", "random", "decimal", "ast", "platform"}
+HEAVY = {"argparse", "typing", "dataclasses", "logging", "subprocess", "urllib.request",
+         "urllib.parse", "http.server", "http.client", "tempfile",
+         "pathlib", "hashlib", "threading", "asyncio", "email", "socket", "inspect", "fnmatch",
+         "shutil", "random", "decimal", "ast", "platform"}
 
 
 @pytest.mark.parametrize("module", ["memory_hook", "memory_tiered"])
 def test_nothing_heavy_is_imported(app, host, module):
-    code = ("import sys; sys.path.append(%r); import %s as m; m.hook_main(sys.argv[1:]); m.hook_main(sys.argv[1:]); print(*sys.modules)"
+    code = (
+        "import sys; sys.path.append(%r); import %s as m; m.hook_main(sys.argv[1:]); m.hook_main(sys.argv[1:]); print(*sys.modules)"
             % (str(app), module))
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, "--agent", "claude", *host.command[4:]],
-                          input=json.dumps(PAYLOADS["claude"]["PostToolUse-Bash"]).encode(), capture_output=True, env=host.env)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, "--agent", "claude",
+                           *host.command[4:]],
+                          input=json.dumps(PAYLOADS["claude"]["PostToolUse-Bash"]).encode(),
+                          capture_output=True, env=host.env)
     loaded = set(done.stdout.decode().split())
     assert done.stderr == b"" and "sqlite3" in loaded and not HEAVY & loaded, HEAVY & loaded
     assert len(host.stored()) == 1
@@ -373,7 +427,7 @@ def test_hook_part_holds_whole_sections_only(app):
     text = (app / "memory_hook.py").read_text(encoding="utf-8")
     program = Path(m.__file__).read_text(encoding="utf-8")
     banners = [line.split()[-1] for line in text.splitlines() if line.startswith("# =====")]
-    assert banners == m.HOOK_SECTIONS and len(text) < len(program) / 2
+    assert banners == m.PROGRAM_PARTS["memory_hook.py"] and len(text) < len(program) / 2
     for name in banners:
         section = program.split("= %s\n" % name)[1].split("\n# =====")[0]
         assert section in text
@@ -381,7 +435,8 @@ def test_hook_part_holds_whole_sections_only(app):
 
 def test_hook_part_needs_no_name_of_the_rest(app):
     """What the part looks up in itself is there, but for what full_program() or readers of the pool bring."""
-    code = "import sys, builtins, dis; sys.path.append(%r); import memory_hook as m" % str(app) + """
+    code = "import sys, builtins, dis; sys.path.append(%r); import memory_hook as m" % str(
+        app) + """
 def names(code):
     for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL":
@@ -392,8 +447,10 @@ def names(code):
 source = open(m.__file__, encoding="utf-8").read()
 print(*{n for n in names(compile(source, "x", "exec")) if not hasattr(m, n) and not hasattr(builtins, n)})
 """
-    missing = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-    assert missing <= {"Index", "create_index", "Meta", "to_json", "document_tokens", "memory_tiered"}, missing
+    missing = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                                 check=True).stdout.split())
+    assert missing <= {"Index", "create_index", "Meta", "to_json", "document_tokens",
+                       "memory_tiered"}, missing
 
 
 def test_log_rotates(home, monkeypatch):
@@ -404,5 +461,6 @@ def test_log_rotates(home, monkeypatch):
     except ValueError as error:
         for _ in range(30):
             m.log_error(path, "hook claude Stop", error, 0)
-    assert os.path.getsize(path) < 2500 and os.path.exists(path + ".1") and os.stat(path).st_mode & 0o777 == 0o600
+    assert os.path.getsize(path) < 2500 and os.path.exists(path + ".1")
+    assert os.stat(path).st_mode & 0o777 == 0o600
     assert "ValueError" in m.read_log(path)[-1] and "16C7e42F" not in "".join(m.read_log(path))

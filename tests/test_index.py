@@ -5,7 +5,8 @@ import pytest
 
 import memory_tiered as m
 
-TEXTS = {4: "首次使用记忆系统，体验极佳", 8: "订单服务改为事件驱动，消息队列选 RabbitMQ", 12: "C++ compile flags -O2 and -std=c++20", 16: "the cat sat on the mat"}
+TEXTS = {4: "首次使用记忆系统，体验极佳", 8: "订单服务改为事件驱动，消息队列选 RabbitMQ",
+         12: "C++ compile flags -O2 and -std=c++20", 16: "the cat sat on the mat"}
 
 
 @pytest.fixture
@@ -18,7 +19,8 @@ def database(tmp_path):
 @pytest.fixture
 def index(database):
     made = m.Index(database, "memory")
-    made.put_many((doc, text, "s%d" % doc, None, "2026-03-01 10:00:00", ("level:1",)) for doc, text in TEXTS.items())
+    made.put_many((doc, text, "s%d" % doc, None, "2026-03-01 10:00:00", ("level:1",))
+                  for doc, text in TEXTS.items())
     return made
 
 
@@ -48,7 +50,8 @@ def test_counters_move_with_the_rows(index):
     rnd = random.Random(1)
     for _ in range(200):
         doc = 4 * rnd.randrange(1, 20)
-        index.remove(doc) if rnd.random() < 0.4 else index.put(doc, rnd.choice(list(TEXTS.values())) + " x" * rnd.randrange(5))
+        index.remove(doc) if rnd.random() < 0.4 else index.put(doc, rnd.choice(list(TEXTS.values()))
+                                                               + " x" * rnd.randrange(5))
     rows = index.database.rows("SELECT count(*), sum(length), sum(east_asian) FROM memory_docs")[0]
     assert index.database.row("SELECT * FROM memory_totals") == rows
     assert index.check() == ""
@@ -56,7 +59,8 @@ def test_counters_move_with_the_rows(index):
 
 def test_adding_costs_the_same_at_any_size(index, database):
     before = statements(database, lambda: index.put(20, "one more zebra"))
-    index.put_many((n * 4 + 1, "filler text number %d" % n, None, None, None, ()) for n in range(100, 3000))
+    index.put_many((n * 4 + 1, "filler text number %d" % n, None, None, None, ())
+                   for n in range(100, 3000))
     after = statements(database, lambda: index.put(24, "one more zebra"))
     assert len(before) == len(after) and not any("count(" in s or "sum(" in s for s in after)
 
@@ -71,17 +75,20 @@ def test_a_failed_put_leaves_nothing(index, database):
     assert found(index, "zebra") == [] and index.counts()[0] == len(TEXTS) and index.check() == ""
 
 
-@pytest.mark.parametrize("facet", ["project:/home/Me/My Work", "project:it's \"q\" %", "project:项目 甲", "project:", "project:a\ud800b"])
+@pytest.mark.parametrize("facet", ["project:/home/Me/My Work", "project:it's \"q\" %",
+                                   "project:项目 甲", "project:", "project:a\ud800b"])
 def test_facets_are_exact(index, facet):
     index.put(40, "zebra", facets=(facet, "status:active"))
     index.put(44, "zebra", facets=(facet.swapcase() + "x", "status:active"))
     assert found(index, "zebra", (facet,)) == [40]
     assert found(index, "zebra", (facet, "status:archived")) == []
-    assert sorted(found(index, "zebra", ((facet, facet.swapcase() + "x"), "status:active"))) == [40, 44]
+    assert sorted(found(index, "zebra",
+                        ((facet, facet.swapcase() + "x"), "status:active"))) == [40, 44]
 
 
 def test_a_rare_facet_is_found_among_many_documents(index):
-    index.put_many((n * 4, "zebra report %d" % n, None, None, None, ("project:big", "status:active")) for n in range(100, 5000))
+    index.put_many((n * 4, "zebra report %d" % n, None, None, None,
+                    ("project:big", "status:active")) for n in range(100, 5000))
     index.put(2, "an old zebra report", facets=("project:small", "status:active"))
     assert found(index, "zebra report", ("project:small", "status:active")) == [2]
     assert len(found(index, "zebra report", ("status:active",))) == 10
@@ -89,7 +96,8 @@ def test_a_rare_facet_is_found_among_many_documents(index):
 
 def test_words_in_nearly_all_documents_stay_bounded(index, monkeypatch):
     monkeypatch.setattr(m, "POSTINGS", 50)
-    index.put_many((n * 4, "alpha beta gamma number%d" % n, None, None, None, ()) for n in range(100, 900))
+    index.put_many((n * 4, "alpha beta gamma number%d" % n, None, None, None, ())
+                   for n in range(100, 900))
     index.put(4000, "alpha beta delta")
     counts = index.document_counts(["alpha", "beta"], index.counts()[0])
     assert len(index.ranking({"alpha": 1.0, "beta": 1.0}, counts)) <= 50
@@ -98,19 +106,24 @@ def test_words_in_nearly_all_documents_stay_bounded(index, monkeypatch):
 
 def test_two_columns_under_a_given_name(tmp_path):
     columns = ("content_summary", "content_json")
-    database = m.Database(str(tmp_path / "pool.db"), [lambda db: m.create_index(db, "events", "agent_events_fts", columns)])
+    database = m.Database(str(tmp_path / "pool.db"),
+                          [lambda db: m.create_index(db, "events", "agent_events_fts", columns)])
     index = m.Index(database, "events", "agent_events_fts", columns)
     index.put(1, ("tests failed", "assert in test_cache"), facets=("agent:claude",))
     index.put(2, "only a summary")
-    assert found(index, "cache") == [1] and found(index, "summary") == [2] and found(index, "failed", ("agent:claude",)) == [1]
+    assert found(index, "cache") == [1] and found(index, "summary") == [2]
+    assert found(index, "failed", ("agent:claude",)) == [1]
     match = "SELECT rowid FROM agent_events_fts WHERE agent_events_fts MATCH ?"
-    assert database.rows(match, ("content_summary: fail",)) == [(1,)] and database.rows(match, ("content_json: fail",)) == []
+    assert database.rows(match, ("content_summary: fail",)) == [(1,)]
+    assert database.rows(match, ("content_json: fail",)) == []
     index.remove(1)
     assert found(index, "cache") == [] and index.check() == ""
 
 
-DAMAGE = ["DELETE FROM memory_fts_data", "DROP TABLE memory_fts_config", "DROP TABLE memory_fts_data", "DELETE FROM memory_fts_idx",
-          "UPDATE memory_fts_data SET block = x'00ff00ff' WHERE id > 1", "UPDATE memory_fts_data SET block = zeroblob(3)"]
+DAMAGE = ["DELETE FROM memory_fts_data", "DROP TABLE memory_fts_config",
+          "DROP TABLE memory_fts_data", "DELETE FROM memory_fts_idx",
+          "UPDATE memory_fts_data SET block = x'00ff00ff' WHERE id > 1",
+          "UPDATE memory_fts_data SET block = zeroblob(3)"]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -133,7 +146,8 @@ def test_damage_is_never_fatal_and_rebuild_heals(index, database, damage):
 @pytest.mark.parametrize("question", ["记忆", "RabbitMQ", "-O2", "cat", "猫", "量子引力", "记"])
 def test_without_full_text_the_answers_are_the_same(index, question):
     expected = found(index, question)
-    index.database.execute("INSERT INTO memory_meta VALUES (?, 'gone')", (index.full_text.damage_key,))
+    index.database.execute("INSERT INTO memory_meta VALUES (?, 'gone')",
+                           (index.full_text.damage_key,))
     assert found(index, question) == expected
 
 
@@ -150,18 +164,21 @@ def test_sqlite_without_fts5(tmp_path, monkeypatch):
     index = m.Index(database, "memory")
     index.put_many((doc, text, None, None, None, ("level:1",)) for doc, text in TEXTS.items())
     assert "fts5" in index.damage()
-    assert found(index, "消息队列") == [8] and found(index, "cat", ("level:1",)) == [16] and found(index, "量子") == []
+    assert found(index, "消息队列") == [8] and found(index, "cat", ("level:1",)) == [16]
+    assert found(index, "量子") == []
 
 
 def test_rebuild_from_new_documents(index):
     assert index.rebuild([(8, "only this zebra", None, None, None, ())]) == 1
-    assert found(index, "zebra") == [8] and found(index, "cat") == [] and index.counts()[0] == 1 and index.check() == ""
+    assert found(index, "zebra") == [8] and found(index, "cat") == [] and index.counts()[0] == 1
+    assert index.check() == ""
 
 
 def test_neighbours_in_a_session(index):
     index.put_many((100 + 4 * n, "turn %d" % n, "talk", None, None, ()) for n in range(6))
-    assert index.around("talk", 108) == [(104, 1), (100, 2), (112, 1), (116, 2)]
-    assert index.around("nowhere", 108) == []
+    assert index.around([("talk", 108)]) == [(108, 104, 1), (108, 112, 1), (108, 100, 2),
+                                             (108, 116, 2)]
+    assert index.around([("nowhere", 108)]) == index.around([]) == []
 
 
 def test_counts_of_frequent_words_are_remembered_and_renewed(index, database, monkeypatch):

@@ -16,9 +16,12 @@ HERE = os.path.dirname(m.__file__)
 
 
 def event(key="k1", session="claude:s1", event_type="observation", at=NOON, **fields):
-    row = {"agent": session.split(":")[0], "project_path": "/src/shop", "tool_name": "Bash", "host_id": session.split(":")[1].split("/")[0],
-           "content_summary": "[Bash] make %s → 构建完成" % key, "content_json": json.dumps({"output": "built " + key})}
-    return m.NeutralEvent(session_id=session, event_type=event_type, at=at, event_key=key, **{**row, **fields})
+    row = {"agent": session.split(":")[0], "project_path": "/src/shop", "tool_name": "Bash",
+           "host_id": session.split(":")[1].split("/")[0],
+           "content_summary": "[Bash] make %s → 构建完成" % key,
+           "content_json": json.dumps({"output": "built " + key})}
+    return m.NeutralEvent(session_id=session, event_type=event_type, at=at, event_key=key,
+                          **{**row, **fields})
 
 
 @pytest.fixture
@@ -34,7 +37,8 @@ def pool(path):
 
 
 def files(path, part):
-    return [name for name in os.listdir(os.path.dirname(path)) if part in name and not name.endswith(("-wal", "-shm"))]
+    return [name for name in os.listdir(os.path.dirname(path)) if part in name
+            and not name.endswith(("-wal", "-shm"))]
 
 
 # -- the schema
@@ -43,8 +47,10 @@ def test_published_columns_and_modes(pool, path):
     have = {row[1]: tuple(row[2:]) for row in pool.database.rows("PRAGMA table_info(agent_events)")}
     assert have["content_json"] == ("TEXT", 1, "'{}'", 0) and have["id"] == ("INTEGER", 0, None, 1)
     assert {"content_summary", "content_json"} <= pool.database.columns("agent_events_fts")
-    assert os.stat(path).st_mode & 0o777 == 0o600 and os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
-    for table, record in (("agent_sessions", m.SessionRecord), ("agent_events", m.EventRecord), ("agent_summaries", m.SummaryRecord)):
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
+    for table, record in (("agent_sessions", m.SessionRecord), ("agent_events", m.EventRecord),
+                          ("agent_summaries", m.SummaryRecord)):
         assert set(record._fields) == pool.database.columns(table)
 
 
@@ -54,8 +60,10 @@ def test_older_pool_is_taken_over(path):
     for statement in m.POOL_TABLES:
         old.execute(statement)
     old.execute("CREATE VIRTUAL TABLE agent_events_fts USING fts5(content_summary, content_json)")
-    old.execute("INSERT INTO agent_sessions VALUES ('claude:old', 'claude', '/p', '2026-01-01 00:00:00', NULL, 'old', '旧会话')")
-    old.execute("INSERT INTO agent_events (session_id, agent, event_type, created_at, content_summary)"
+    old.execute(
+        "INSERT INTO agent_sessions VALUES ('claude:old', 'claude', '/p', '2026-01-01 00:00:00', NULL, 'old', '旧会话')")
+    old.execute(
+        "INSERT INTO agent_events (session_id, agent, event_type, created_at, content_summary)"
                 " VALUES ('claude:old', 'claude', 'prompt', '2026-01-01 00:00:00', '数据库用 PostgreSQL')")
     old.commit()
     old.close()
@@ -82,7 +90,8 @@ def test_session_life(pool):
     pool.record(event("p2", event_type="prompt", at=NOON + 20, title="another"))
     pool.record(event("end", event_type="", phase="end", at=NOON + 30))
     session = pool.sessions.get("claude:s1")
-    assert (session.title, session.started_at, session.ended_at) == ("修复登录", "2026-03-01 12:00:00", "2026-03-01 12:00:30")
+    assert (session.title, session.started_at,
+            session.ended_at) == ("修复登录", "2026-03-01 12:00:00", "2026-03-01 12:00:30")
     assert (session.source_session_id, session.project_path) == ("s1", "/src/shop")
     pool.record(event("late", at=NOON + 30))  # delivered late: still ended
     assert pool.sessions.get("claude:s1").ended_at == "2026-03-01 12:00:30"
@@ -101,7 +110,8 @@ def test_due_sessions(pool, event_after, idle, due):
 
 
 def test_summaries_resume_where_the_last_one_ended(pool):
-    pool.record_all([event("a"), event("sub", "claude:s1/x", is_subagent=True, parent_id="claude:s1"),
+    pool.record_all([event("a"),
+                     event("sub", "claude:s1/x", is_subagent=True, parent_id="claude:s1"),
                      event("end", event_type="", phase="end")])
     [session] = pool.sessions.due(NOON)
     read = pool.events.of(session.id, session.summarised_to)
@@ -113,19 +123,25 @@ def test_summaries_resume_where_the_last_one_ended(pool):
     [session] = pool.sessions.due(NOON + 9999)
     assert [e.event_key for e in pool.events.of(session.id, session.summarised_to)] == ["later"]
     assert [s.id for s in pool.sessions.branches("claude:s1")] == ["claude:s1/x"]
-    assert [s.id for s in pool.sessions.list()] == ["claude:s1"] and len(pool.sessions.list(branches=True)) == 2
+    assert [s.id for s in pool.sessions.list()] == ["claude:s1"]
+    assert len(pool.sessions.list(branches=True)) == 2
 
 
 def test_conditions_and_states(pool):
-    pool.record_all([event("a"), event("b", "codex:s2", project_path="/src/blog"), event("c", "claude:s1/sub", parent_id="claude:s1", at=NOON + 60)])
+    pool.record_all([event("a"), event("b", "codex:s2", project_path="/src/blog"),
+                     event("c", "claude:s1/sub", parent_id="claude:s1", at=NOON + 60)])
     ids = {e.event_key: e.id for e in pool.events.recent()}
     pool.events.set_state([ids["a"]], "promoted")
-    for conditions, expected in (({"agent": "codex"}, "b"), ({"session": "s1"}, "ca"), ({"session": "claude:s1"}, "a"),
-                                 ({"project": "/src/blog"}, "b"), ({"state": "promoted"}, "a"), ({"since": "2026-03-01 12:00:30"}, "c")):
-        assert "".join(e.event_key for e in pool.events.recent(**conditions)) == expected, conditions
+    for conditions, expected in (({"agent": "codex"}, "b"), ({"session": "s1"}, "ca"),
+                                 ({"session": "claude:s1"}, "a"),
+                                 ({"project": "/src/blog"}, "b"), ({"state": "promoted"}, "a"),
+                                 ({"since": "2026-03-01 12:00:30"}, "c")):
+        assert "".join(e.event_key
+                       for e in pool.events.recent(**conditions)) == expected, conditions
         pool.events.index_tail()
         assert pool.events.accept(ids.values(), **conditions) == {ids[key] for key in expected}
-    assert pool.events.counts() == {("claude", "observation", "promoted"): 1, ("claude", "observation", "raw"): 1,
+    assert pool.events.counts() == {("claude", "observation", "promoted"): 1,
+                                    ("claude", "observation", "raw"): 1,
                                     ("codex", "observation", "raw"): 1}
 
 
@@ -133,7 +149,8 @@ def test_what_was_written_a_second_ago_is_found(memory):
     memory.pool.record(event("a", content_summary="[Bash] deploy → 数据库迁移完成"))
     assert [e.event_key for e, _ in memory.events("数据库迁移")] == ["a"]
     rival = m.Pool(memory.places.pool)
-    rival.record(event("b", "codex:s2", content_json='{"output": "the nightly migration of orders"}'))
+    rival.record(event("b", "codex:s2",
+                       content_json='{"output": "the nightly migration of orders"}'))
     rival.close()
     m.spool_event(memory.places.pool, event("c", "codex:s3", content_summary="nightly report"))
     assert {e.event_key for e, _ in memory.events("nightly")} == {"b", "c"}
@@ -164,11 +181,15 @@ def test_prune_removes_only_old_raw_events(pool):
 
 def test_summaries_injections_drops(pool):
     pool.record(event("a"))
-    number = pool.summaries.add(pool.sessions.get("claude:s1"), "修复登录", "", ["a.py"], ["b.py"], NOON)
+    number = pool.summaries.add(pool.sessions.get("claude:s1"), "修复登录", "", ["a.py"], ["b.py"],
+                                NOON)
     pool.summaries.set_status(number, "promoted")
-    assert pool.summaries.list(status="pending") == [] and json.loads(pool.summaries.list(session_id="claude:s1")[0].files_read) == ["a.py"]
-    pool.injections.add("claude:s1", [("uid1", "L1:1", 0.5, 80, 30), ("uid2", "L2:4", 0.7, 40, 15)], NOON)
-    assert pool.injections.seen("claude:s1") == {"uid1", "uid2"} and pool.injections.seen("x") == set()
+    assert pool.summaries.list(status="pending") == []
+    assert json.loads(pool.summaries.list(session_id="claude:s1")[0].files_read) == ["a.py"]
+    pool.injections.add("claude:s1", [("uid1", "L1:1", 0.5, 80, 30), ("uid2", "L2:4", 0.7, 40, 15)],
+                        NOON)
+    assert pool.injections.seen("claude:s1") == {"uid1", "uid2"}
+    assert pool.injections.seen("x") == set()
     pool.record(event("compact", event_type="", phase="compact"))
     assert pool.injections.seen("claude:s1") == set()
     assert pool.injections.totals()["items"] == 2 and pool.injections.totals()["chars"] == 120
@@ -185,7 +206,8 @@ def test_spooled_events_are_folded_once(pool, path):
     m.spool_event(path, event("a"))  # spooled twice
     pool.record(event("b"))          # and written as well
     directory = m.spool_dir(path)
-    assert {os.stat(os.path.join(directory, n)).st_mode & 0o777 for n in os.listdir(directory)} == {0o600}
+    assert {os.stat(os.path.join(directory, n)).st_mode & 0o777
+            for n in os.listdir(directory)} == {0o600}
     assert pool.catch_up() == 4 and os.listdir(directory) == []
     assert sorted(e.event_key for e in pool.events.recent()) == ["a", "b", "c"]
 
@@ -193,7 +215,8 @@ def test_spooled_events_are_folded_once(pool, path):
 def test_unreadable_spool_file_is_kept_and_stops_nothing(pool, path):
     m.spool_event(path, event("a"))
     wrong = json.dumps({**event("b")._asdict(), "content_summary": None}).encode()
-    for name, data in (("1.json", b"{"), ("2.json", b'{"no": 1}'), ("3.json", b"\xff\xfe"), ("4.json", wrong), (".half", b"{")):
+    for name, data in (("1.json", b"{"), ("2.json", b'{"no": 1}'), ("3.json", b"\xff\xfe"),
+                       ("4.json", wrong), (".half", b"{")):
         with open(os.path.join(m.spool_dir(path), name), "wb") as file:
             file.write(data)
     assert pool.catch_up() == 1 and [e.event_key for e in pool.events.recent()] == ["a"]
@@ -247,7 +270,8 @@ while True:
 def test_kill_loses_nothing_that_was_acknowledged(path):
     acknowledged = []
     for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, HERE, path], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, "-c", WRITER, HERE, path],
+                                   stdout=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 0.4
         keys = []
         while time.monotonic() < deadline or len(keys) < 5:
@@ -284,7 +308,8 @@ def damage(path, kind):
         with open(path, "rb") as file:
             data = file.read()
         with open(path, "wb") as file:
-            file.write(data.replace(b"content_summary TEXT NOT NULL", b"content_sumXary TEXT NOT NULL"))
+            file.write(data.replace(b"content_summary TEXT NOT NULL",
+                                    b"content_sumXary TEXT NOT NULL"))
     elif kind == "pages":
         with open(path, "r+b") as file:
             file.seek(4096)
@@ -366,12 +391,14 @@ def test_32_processes_set_a_damaged_pool_aside_once(path):
     m.Pool(path).close()
     damage(path, "text")
     start = str(time.time() + 4)
-    processes = [subprocess.Popen([sys.executable, "-I", "-S", "-c", RACER, HERE, path, "r%d" % n, start], stderr=subprocess.PIPE)
+    processes = [subprocess.Popen([sys.executable, "-I", "-S", "-c", RACER, HERE, path, "r%d" % n,
+                                   start], stderr=subprocess.PIPE)
                  for n in range(32)]
     errors = [p.communicate()[1] for p in processes]
     assert not any(errors), errors
     pool = m.Pool(path)
-    assert sorted(e.event_key for e in pool.events.iterate()) == sorted("r%d" % n for n in range(32))
+    assert sorted(e.event_key
+                  for e in pool.events.iterate()) == sorted("r%d" % n for n in range(32))
     assert len(files(path, ".damaged-")) == 1 and m.spooled(path) == []
     assert pool.database.value("PRAGMA integrity_check") == "ok"
     pool.close()
@@ -384,8 +411,10 @@ def test_damaged_index_costs_no_event(path):
     pool.database.execute("UPDATE agent_events_fts_data SET block = x'00ff00ff00ff'")
     pool.record(event("b"))
     pool.events.index_tail()
-    assert [e.event_key for e in pool.events.recent()] == ["b", "a"] and files(path, ".damaged-") == []
-    assert pool.events.index_tail() == 2 and [doc for doc, _, _ in m.rank(pool.events.index, "构建完成")] == [1, 2]
+    assert [e.event_key for e in pool.events.recent()] == ["b", "a"]
+    assert files(path, ".damaged-") == []
+    assert pool.events.index_tail() == 2
+    assert [doc for doc, _, _ in m.rank(pool.events.index, "构建完成")] == [1, 2]
     pool.close()
 
 

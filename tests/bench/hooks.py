@@ -36,7 +36,7 @@ class Bench:
         os.mkdir(self.app)
         with open(m.__file__, encoding="utf-8") as file:
             program = file.read()
-        for name, text in (("memory_tiered.py", program), ("memory_hook.py", m.hook_part(program)),
+        for name, text in (("memory_tiered.py", program), *((part, m.program_part(program, names)) for part, names in m.PROGRAM_PARTS.items()),
                            ("hook.py", m.HOOK_LAUNCHER.lstrip())):
             with open(os.path.join(self.app, name), "w", encoding="utf-8") as file:
                 file.write(text)
