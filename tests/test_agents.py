@@ -476,7 +476,8 @@ def test_places_that_are_not_the_default_are_written_into_the_commands(home):
                                                str(home / "别处 it's/s.db")]
     hook = settings["hooks"]["Stop"][0]["hooks"][0]
     ran = subprocess.run([hook["command"], *hook["args"]], input=b"{}", capture_output=True)
-    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "claude", "--enqueue-summary", "--db",
+    assert ran.stdout.decode() == "%s {}\n" % ["--agent", "claude", "--event", "Stop",
+                                               "--enqueue-summary", "--db",
                                                str(home / "别处 it's/s.db")]
     m.uninstall_agents(["claude", "codex"], places)
     assert set(tree(home)) == {"app dir", "app dir/hook.py"} or not tree(home)

@@ -252,3 +252,28 @@ def test_a_damaged_store_is_left_alone_and_salvaged(memory, run):
                  and not p.name.endswith(("-wal", "-shm")))
     with sqlite3.connect(saved) as con:
         assert 200 < con.execute("SELECT count(*) FROM memory_l1").fetchone()[0] < 300
+
+
+# -- doctor
+
+
+def test_doctor_makes_nothing_and_tells_what_is_missing(run, home):
+    code, out, _ = run("doctor")
+    assert code == 1 and "init" in out and not (home / ".hermes").exists()
+    run("init")
+    assert run("doctor")[0] == 0
+
+
+def test_doctor_tells_of_agents_errors_and_pools_set_aside(run, home, cli):
+    db = home / "别处/s.db"
+    cli("install", "codex", "--db", db)
+    cli("init", "--db", db)
+    facts = json.loads(run("doctor", "--db", db, "--json")[1])["facts"]
+    assert facts["agent.codex"]["value"]["current"] and "agent.openclaw" not in facts  # a shared skill alone
+    assert json.loads(run("doctor", "--json")[1])["facts"]["agent.codex"]["value"]["current"]
+    pool = home / ".hermes/state/agent-memory-events.db"
+    m.write_log(str(pool.parent / "memory-tiered.log"), "hook codex Stop: OSError at line 1: full", NOON)
+    (pool.parent / (pool.name + ".damaged-20260301")).write_text("x")
+    facts = json.loads(run("doctor", "--json", "--now", "2026-03-01T13:00:00Z")[1])["facts"]
+    assert facts["agent.codex"]["value"]["hook_error_rate"] == 1.0
+    assert facts["damaged_pools"]["value"] == [pool.name + ".damaged-20260301"]
