@@ -1,5 +1,6 @@
 """EVENTS: real payloads of the hosts -> neutral events; projects; the capture filter."""
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ def test_failure_is_read_from_the_answer(host, response, failed):
 @pytest.mark.parametrize("name, given, response, summary", [
     ("Bash", {"command": "pytest -q"},
      {"stdout": "F\nFAILED t/test_a.py::test_login - x\n2 failed, 3 passed in 0.3s"},
-     "[Bash] pytest -q → 2 failed, 3 passed in 0.3s: test_login"),
+     "[Bash] pytest -q → 2 failed, 3 passed in 0.3s: test_login - x"),
     ("Edit", {"file_path": "src/api.ts", "old_string": "a\nb\nc", "new_string": "a\nX\nY\nc"}, {},
      "[Edit] src/api.ts (+2 −1)"),
     ("Edit", {"file_path": "src/api.ts"},
@@ -162,10 +163,151 @@ def test_failure_is_read_from_the_answer(host, response, failed):
     ("Bash", {"command": "ls\n-la"}, {"stdout": "\x1b[31mred\x1b[0m \u202eevil\x07"},
      "[Bash] ls -la → red evil"),
     ("Grep", {"pattern": "total", "path": "src"}, {"content": "a.py:1:total"},
-     "[Grep] src → a.py:1:total"),
+     "[Grep] total in src → 1 hit: a.py:1:total"),
+    ("Grep", {"pattern": "TODO|FIXME"},
+     {"mode": "files_with_matches", "filenames": ["a.py", "b.py"], "numFiles": 2},
+     "[Grep] TODO|FIXME → 2 hits: a.py, b.py"),
+    ("Grep", {"pattern": "nowhere", "path": "src"}, {"content": "", "numFiles": 0},
+     "[Grep] nowhere in src → 0 hits"),
+    ("grep_search", {"pattern": "总价"}, "Found 7 matches for pattern\ncart.py:1: 总价 = 0",
+     "[grep_search] 总价 → 7 hits: cart.py:1: 总价 = 0"),
+    ("search_files", {"pattern": "total"}, "No files found", "[search_files] total → 0 hits"),
+    ("Glob", {"pattern": "**/*.ts"}, {"filenames": ["x.ts", "y.ts"], "numFiles": 2},
+     "[Glob] **/*.ts → 2 hits: x.ts, y.ts"),
+    ("MultiEdit", {"file_path": "a.ts", "edits": [{"old_string": "a", "new_string": "b\nc"},
+                                                  {"old_string": "d\ne", "new_string": "f"}]},
+     {}, "[MultiEdit] a.ts (+3 −3)"),
+    ("NotebookEdit", {"notebook_path": "n.ipynb", "new_source": "a\nb"}, {},
+     "[NotebookEdit] n.ipynb (+2 −0)"),
+    ("str_replace_editor", {"path": "a.py", "old_str": "x\ny", "new_str": "x\nz\ny"}, {},
+     "[str_replace_editor] a.py (+1 −0)"),
+    ("mcp__fs__write_file", {"path": "a.py", "content": "x\ny\n"}, "written",
+     "[mcp fs.write_file] a.py (+2 −0) → written"),
+    ("exec_command", {"cmd": "apply_patch <<'E'\n*** Begin Patch\n*** Add File: b.py\n+x\n+y\n"
+                             "*** End Patch\nE"}, "Success.",
+     "[exec_command] b.py (+2 −0) → Success."),
 ])
 def test_summary_is_a_sentence(name, given, response, summary):
     assert tool(name, given, response).content_summary == summary
+
+
+@pytest.mark.parametrize("command, said, summary", [
+    ("go test ./...", "--- FAIL: TestCart (0.00s)\n    cart_test.go:12: expected 3, got 2\nFAIL\n"
+     "FAIL\tx/cart\t0.012s\nok  \tx/pay\t0.3s\nFAIL", "TestCart (cart_test.go:12: expected 3, got 2)"),
+    ("go build", "# x\n./main.go:12:5: undefined: total\nbuild failed",
+     "./main.go:12:5: undefined: total"),
+    ("npm test", "  ● cart › adds item\n    expect(x)\nTests:       2 failed, 10 passed, 12 total",
+     "Tests: 2 failed, 10 passed, 12 total: cart › adds item"),
+    ("vitest", "\x1b[31m FAIL \x1b[0m x.ts\n   ✕ adds item (3 ms)\nTests  1 failed (4)",
+     "Tests 1 failed (4): x.ts; adds item"),
+    ("cargo build", "error[E0382]: borrow of moved value: `cfg`\n --> src/main.rs:14:20\n"
+     "error: could not compile `app`",
+     "error[E0382]: borrow of moved value: `cfg` (src/main.rs:14:20)"),
+    ("cargo test", "test cart::adds ... FAILED\ntest result: FAILED. 3 passed; 1 failed",
+     "test result: FAILED. 3 passed; 1 failed: adds ..."),
+    ("tsc", "src/a.ts(12,5): error TS2322: Type 'x'.\nFound 1 error.",
+     "Found 1 error.: src/a.ts(12,5): error TS2322: Type 'x'."),
+    ("gcc a.c", "a.c:3:5: error: 'y' undeclared\nmake: failed", "a.c:3:5: error: 'y' undeclared"),
+    ("pytest", "E   AssertionError: assert 3 == 2\nFAILED t/test_a.py::C::test_b - Assert\n1 failed",
+     "1 failed: AssertionError: assert 3 == 2; test_b - Assert"),
+    ("pytest", "ERROR tests/test_a.py - ImportError: no x\n1 error in 0.1s",
+     "1 error in 0.1s: tests/test_a.py - ImportError: no x"),
+    ("python -m unittest", "ERROR: test_x (m.C)\nKeyError: 'a'\nFAILED (errors=1)",
+     "FAILED (errors=1): test_x (m.C); KeyError: 'a'"),
+    ("systemctl status x", "● x.service - A server\n  Active: active (running)",
+     "Active: active (running)"),
+])
+def test_summary_names_what_failed(command, said, summary):
+    event = tool(given={"command": command}, response="Exit code: 1\n" + said, host="codex")
+    assert event.content_summary == "[Bash] %s → exit 1: %s" % (command, summary)
+    long = tool(given={"command": command * 99}, response="Exit code: 1\n" + said * 99)
+    assert len(long.content_summary) <= 500
+
+
+TEXT = "".join("    result_%d = compute(%d)\n" % (n, n) for n in range(20_000))
+
+
+@pytest.mark.parametrize("name, given, counted", [
+    ("Write", {"file_path": "a.py", "content": TEXT}, "(+20000 −0)"),
+    ("Edit", {"file_path": "a.py", "old_string": TEXT, "new_string": TEXT + TEXT}, "(+20000 −0)"),
+    ("Edit", {"file_path": "a.py", "old_string": "x\n" + TEXT, "new_string": "y\nz\n" + TEXT},
+     "(+2 −1)"),
+    ("MultiEdit", {"file_path": "a.py", "edits": [{"old_string": "a", "new_string": "b"}] * 30},
+     "(+30 −30)"),
+    ("apply_patch", {"command": "*** Begin Patch\n*** Add File: a.py\n+"
+                                + TEXT.replace("\n", "\n+")[:-1] + "*** End Patch\n"}, "(+20000 −0)"),
+    ("Write", {"file_path": "a.md", "content": "how to\n*** Begin Patch\n+x\n*** End Patch"},
+     "(+4 −0)"),
+    ("Write", {"file_path": "d/" * 200 + "a.py", "content": "x"}, "(+1 −0)"),
+])
+def test_lines_are_counted_before_anything_is_cut(name, given, counted):
+    event = tool(name, given, "")
+    assert counted in event.content_summary and len(event.content_json) < 65536
+
+
+def test_lines_of_what_is_too_long_to_read_whole_are_counted():
+    data = json.dumps({"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "Write",
+                       "tool_input": {"file_path": "a.py", "content": TEXT}}).encode()
+    assert len(data) > 500_000
+    started = time.perf_counter()
+    payload, trouble = m.parse_payload(data)
+    event = m.neutral_event("claude", "", payload, NOON)
+    assert not trouble and event.content_summary == "[Write] a.py (+20000 −0)"
+    assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize("response, failed", [
+    ("apply_patch verification failed: Failed to find expected lines in a.py", True),
+    ("Exit code: 0\nWall time: 0\nOutput:\nFailed to find context '@@ x' in a.py", True),
+    ("unsupported call: apply_patch", True), ("patch rejected by user", True),
+    ("Error: invalid patch", True), ("Invalid Context 0", True),
+    ('{"success": false, "error": "no match"}', True), ('{"error": "cannot read a.py"}', True),
+    ({"success": False}, True), ({"success": True}, False),
+    ("Success. Updated the following files:\nM error.py\nA failed.py", False),
+    ("Exit code: 0\nOutput:\nSuccess. Updated the following files:\nM a.py", False),
+    ('{"success": true, "diff": "failed"}', False), ("", False),
+])
+@pytest.mark.parametrize("name", ["apply_patch", "patch", "write_file", "Edit"])
+def test_change_that_failed_is_an_error(name, response, failed):
+    event = tool(name, {"command": "*** Begin Patch\n*** Update File: a.py\n-x\n+y"}, response,
+                 host="codex")
+    assert (event.event_type == "error") is failed
+
+
+@pytest.mark.parametrize("fields, summary", [
+    ({"message": "a frobnication occurred"}, "[Frobnicate] a frobnication occurred"),
+    ({"text": "one", "prompt": "two"}, "[Frobnicate] two one"),
+    ({"message": [{"type": "text", "text": "三"}]}, "[Frobnicate] 三"),
+    ({"tool_name": "Bash", "tool_use_id": "7", "tool_input": {"command": "make"},
+      "tool_response": "built"}, "Frobnicate: [Bash] make → built"),
+    ({"cwd": "/tmp", "number": 7}, None), ({}, None),
+])
+def test_unknown_event_that_says_something_is_kept_under_its_name(fields, summary):
+    payload = {"session_id": "s", "hook_event_name": "Frobnicate", **fields}
+    event = m.neutral_event("claude", "", payload, NOON)
+    given = m.neutral_event("claude", "Frobnicate", {"session_id": "s", **fields}, NOON)
+    assert (event and event.content_summary) == (given and given.content_summary) == summary
+    if event:
+        assert (event.event_type, event.sensitivity) == ("observation", "untrusted")
+        assert json.loads(event.content_json)["event"] == "Frobnicate"
+        assert m.drop_reason(event, m.Config({"capture.min_chars": 0})) == ""
+
+
+def test_payload_without_an_events_name():
+    for field in ("prompt", "user_message"):
+        event = m.neutral_event("x", "", {"session_id": "s", field: "请修复"}, NOON)
+        assert (event.event_type, event.content_summary) == ("prompt", "请修复")
+    event = m.neutral_event("x", "", {"tool_name": "Bash", "tool_input": {"command": "ls"}}, NOON)
+    assert event.event_type == "observation"
+    assert m.neutral_event("x", "", {"session_id": "s"}, NOON) is None
+
+
+def test_prompt_of_blocks_is_read():
+    prompt = [{"type": "text", "text": "请修复"}, {"type": "image"}]
+    event = m.neutral_event("claude", "UserPromptSubmit", {"prompt": prompt}, NOON)
+    assert event.content_summary == "请修复"
+    event = m.neutral_event("claude", "UserPromptSubmit", {"prompt": '{"text": "x", "n": 1}'}, NOON)
+    assert event.content_summary == '{"text": "x", "n": 1}'
 
 
 def test_what_the_person_decided_is_a_decision():
@@ -391,6 +533,65 @@ def test_repetition_is_the_overlap_of_search_tokens():
     error = first._replace(event_type="error")
     assert not m.is_repetition(error, [record(error._replace(event_key="x"), 1)], m.Config(),
                                measure)
+
+
+def is_again(event, *before):
+    rows = [record(other, n) for n, other in enumerate(before)]
+    return m.is_repetition(event, rows, m.Config(), m.overlap)
+
+
+@pytest.mark.parametrize("name", ["Edit", "edit_file", "mcp__fs__edit_file"])
+def test_change_of_a_file_is_dropped_only_as_the_same_change(name):
+    def edit(path, old="logger = logging.getLogger('orders')",
+             new="logger = structlog.get_logger('orders')"):
+        return tool(name, {"file_path": path, "old_string": old, "new_string": new}, {})
+
+    first = edit("src/handlers/orders_1.py")
+    assert is_again(edit("src/handlers/orders_1.py"), edit("x.py"), first)
+    assert not is_again(edit("src/handlers/orders_2.py"), first)
+    assert not is_again(edit("src/handlers/orders_1.py", new="logger = None  # of orders"), first)
+    assert reason(edit("V", "1.2.3", "1.2.4")) == ""  # short as it is
+
+
+def test_change_in_the_middle_of_a_long_file_is_no_repetition():
+    text = "line of the file\n" * 2000
+    one, two = (tool("Write", {"file_path": "a", "content": text + middle + text}, {})
+                for middle in "xy")
+    assert not is_again(two, one)
+
+
+def test_patch_in_a_command_is_a_change():
+    def patch(path):
+        return tool("exec_command", {"cmd": "apply_patch <<E\n*** Begin Patch\n*** Update File: %s"
+                                            "\n-a\n+b\n*** End Patch\nE" % path}, "Done")
+
+    assert not is_again(patch("a.py"), patch("b.py")) and is_again(patch("a.py"), patch("a.py"))
+    assert reason(patch("a")) == ""
+
+
+@pytest.mark.parametrize("outcomes", [
+    ("3 failed, 7 passed in 1.2s for orders", "1 failed, 9 passed in 1.1s for orders",
+     "10 passed in 1.0s for orders"),
+    ("Tests: 2 failed, 10 passed, 12 total", "Tests: 1 failed, 11 passed, 12 total"),
+    ("Ran 10 tests\nFAILED (failures=2)", "Ran 10 tests\nFAILED (failures=1)",
+     "Ran 10 tests\nOK"),
+    ("FAILED t.py::test_a - x\n1 failed in 0.1s", "FAILED t.py::test_b - x\n1 failed in 0.1s"),
+    ("✖ 5 problems (5 errors, 0 warnings)", "✖ 3 problems (3 errors, 0 warnings)"),
+])
+def test_another_outcome_is_no_repetition(outcomes):
+    noise = "collecting the tests of the orders module, please wait\n" * 60
+    runs = [tool(given={"command": "run tests/test_orders"}, response={"stdout": noise + said})
+            for said in outcomes]
+    for n, run in enumerate(runs):
+        assert not is_again(run, *runs[:n])
+        assert is_again(run._replace(event_key="again"), *runs)
+
+
+def test_the_same_outcome_a_little_later_is_a_repetition():
+    runs = [tool(given={"command": "pytest tests/test_orders.py -k refund"},
+                 response={"stdout": "5 passed in %s seconds for the refund module" % seconds})
+            for seconds in ("0.33", "0.34")]
+    assert is_again(runs[1], runs[0])
 
 
 def test_glance_agrees_with_the_measure():

@@ -313,7 +313,7 @@ def test_middle_of_a_long_string_is_not_read():
     value = json.loads(short)
     assert value["out"].startswith("head lorem") and value["out"].endswith(" tail \\")
     assert (value["a"], value["z"]) == ("x", "y")
-    assert m.neutral_event("claude", "", m.parse_payload(plain), 0) is None
+    assert m.neutral_event("claude", "", m.parse_payload(plain)[0], 0) is None
 
 
 @pytest.mark.parametrize("middle", ["<private>", "<PRIVATE>", "＜ｐｒｉｖａｔｅ＞", "<p\\u0072ivate>",
@@ -331,7 +331,7 @@ def test_payloads_with_many_quotes_or_none_at_all():
     for data in (b"x" * 400_000, b'"' + b"x" * 400_000, b'"' * 400_000, b"\\" * 400_000 + b'"',
                  b'{"a":"' + b"x " * 300_000):
         assert m.without_middles(data) == data
-    assert m.neutral_event("claude", "", m.parse_payload(long_payload()),
+    assert m.neutral_event("claude", "", m.parse_payload(long_payload())[0],
                            0).content_summary.endswith("tail line")
 
 
@@ -341,6 +341,32 @@ def test_payloads_with_many_quotes_or_none_at_all():
                                   b'{"hook_event_name":[]}', b'{"hook_event_name":"Stop"}'])
 def test_input_without_an_event_is_no_trouble(host, data):
     assert host(data, "claude", "--event", "PreToolUse") == ""
+
+
+@pytest.mark.parametrize("data, told", [
+    (b"", "empty"), (b" \n", "empty"), (b"null", "null, not"), (b"[1, 2]", "a list, not"),
+    (b'"x"', "a str, not"), (b'{"session_id": "x", bad', "malformed"),
+    (b"{}", "no event's name"), (b'{"session_id": "x"}', "no event's name"),
+    (b'{"a":' * 100_000, "nested too deeply"),
+    (GOOD[:-6].encode(), "malformed"),
+    (b'{"hook_event_name":"UserPromptSubmit","prompt":{"a":1}}', "prompt is a dict"),
+    (b'{"hook_event_name":["Stop"],"session_id":1}', "hook_event_name is a list, session_id"),
+])
+def test_bad_payload_leaves_one_line_in_the_log(host, data, told):
+    assert host(data) == ""
+    [line] = host.logged()
+    assert "bad payload" in line and told in line and len(line) < 400
+    assert host(data, env={"MEMORY_TIERED_DISABLE": "1"}) == "" and len(host.logged()) == 1
+
+
+def test_good_and_ignored_payloads_leave_none(host):
+    host(GOOD.encode())
+    host({"hook_event_name": "PreToolUse", "session_id": "s", "tool_name": "Bash"})
+    host({"session_id": "s", "prompt": "a prompt without an event"})
+    host({"session_id": "s", "hook_event_name": "Frobnicate", "message": "a thing that is quite new"
+          " to all of us happened"})
+    assert host.logged() == []
+    assert [e.event_type for e in host.stored()] == ["prompt", "prompt", "observation"]
 
 
 def test_huge_payload(host):
@@ -363,7 +389,10 @@ def test_closed_streams(host):
     (["--agent", "claude-code", "--event", "Stop"], "claude", "Stop", None),
     (["--agent=Codex", "--pool=/x y/p.db"], "codex", "", "/x y/p.db"),
     (["--pool", "/p", "--agent", "我的代理"], "我的代理", "", "/p"), ([], "agent", "", None),
-    (["--agent"], "agent", "", None), (["--what", "--agent", "a b:c/d", "x"], "abcd", "", None)])
+    (["--agent"], "agent", "", None), (["--what", "--agent", "a b:c/d", "x"], "a-b-c-d", "", None),
+    (["--agent", " Some weird Agent! 中 "], "some-weird-agent!-中", "", None),
+    (["--agent", "Claude Code"], "claude", "", None), (["--agent", "x" * 99], "x" * 40, "", None),
+    (["--agent", " \0\n"], "agent", "", None)])
 def test_options(argv, agent, event, pool):
     options = m.hook_options(argv)
     assert (options["agent"], options["event"], options.get("pool")) == (agent, event, pool)
@@ -399,6 +428,34 @@ def test_relevant_memories_are_injected_once_a_session(host):
     for settings, agent in (({"enable_inject": False}, "claude"),):
         m.save_config(str(Path(host.db).parent / m.SETTINGS_NAME), m.Config(settings))
         assert host({**ask, "session_id": "z"}, agent) == ""
+
+
+@pytest.mark.skipif(not hasattr(m.Memory, "recall"), reason="RECALL is not there yet")
+def test_excluded_project_is_given_nothing(host):
+    memory = m.Memory(host.db, host.pool)
+    memory.add(2, "部署脚本是 scripts/deploy.sh，由 CI 的 release 任务调用", category="项目")
+    memory.close()
+    ask = {"session_id": "s", "cwd": "/tmp/secret/x", "hook_event_name": "UserPromptSubmit",
+           "prompt": "部署脚本 scripts/deploy.sh 由谁调用？"}
+    m.save_config(str(Path(host.db).parent / m.SETTINGS_NAME),
+                  m.Config({"exclude_projects": ["/tmp/secret*"]}))
+    assert host(ask) == ""
+    assert host({**ask, "hook_event_name": "SessionStart", "source": "startup"}) == ""
+    assert "scripts/deploy.sh" in host({**ask, "cwd": "/tmp/open"})
+
+
+def test_pool_and_store_share_one_wait(host, monkeypatch):
+    waits = []
+
+    def slow(event, places, config):
+        time.sleep(0.2)
+
+    monkeypatch.setattr(m, "capture", slow)
+    monkeypatch.setattr(m, "inject", lambda *a: waits.append(a[-1]) or "")
+    payload = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "prompt": "x"}
+    options = m.hook_options(["--db", host.db, "--pool", host.pool])
+    m._take(payload, "UserPromptSubmit", options, m.Places(options))
+    assert 0 <= waits[0] <= m.HOOK_BUSY_S - 0.2
 
 
 # -- cost

@@ -55,6 +55,8 @@ def test_a_markdown_folder_comes_in_once(memory, tmp_path):
     (notes / "子目录" / "空.md").write_text("---\na: 1\n---\n", encoding="utf-8")
     (notes / "子目录" / "乱码.md").write_bytes("会议纪要\n".encode() + b"\xff\xfe")
     (notes / "长.md").write_text("段落\n\n" * 40_000, encoding="utf-8")
+    (notes / "国标.md").write_bytes("# 标题\n\n旧编码的笔记\n".encode("gb18030"))
+    (notes / "自己的.md").write_text("---\nid: memory-index\ntype: index\n---\n首页\n", encoding="utf-8")
     if hasattr(os, "mkfifo"):
         os.mkfifo(notes / "管道.md")  # would be read for ever
     counts = m.import_markdown(memory, str(notes), NOON)
@@ -269,11 +271,93 @@ def test_doctor_tells_of_agents_errors_and_pools_set_aside(run, home, cli):
     cli("install", "codex", "--db", db)
     cli("init", "--db", db)
     facts = json.loads(run("doctor", "--db", db, "--json")[1])["facts"]
-    assert facts["agent.codex"]["value"]["current"] and "agent.openclaw" not in facts  # a shared skill alone
+    assert facts["agent.codex"]["value"][
+        "current"] and "agent.openclaw" not in facts  # a shared skill alone
     assert json.loads(run("doctor", "--json")[1])["facts"]["agent.codex"]["value"]["current"]
     pool = home / ".hermes/state/agent-memory-events.db"
-    m.write_log(str(pool.parent / "memory-tiered.log"), "hook codex Stop: OSError at line 1: full", NOON)
+    m.write_log(str(pool.parent / "memory-tiered.log"), "hook codex Stop: OSError at line 1: full",
+                NOON)
     (pool.parent / (pool.name + ".damaged-20260301")).write_text("x")
     facts = json.loads(run("doctor", "--json", "--now", "2026-03-01T13:00:00Z")[1])["facts"]
     assert facts["agent.codex"]["value"]["hook_error_rate"] == 1.0
     assert facts["damaged_pools"]["value"] == [pool.name + ".damaged-20260301"]
+
+
+# -- databases of other programs
+
+PUBLISHED = """CREATE TABLE memory_l1 (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL,
+    summary TEXT NOT NULL, key_points TEXT, importance REAL DEFAULT 0.5, access_count INTEGER DEFAULT 0,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, updated_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    decay_score REAL DEFAULT 1.0);
+CREATE TABLE memory_l2 (id INTEGER PRIMARY KEY AUTOINCREMENT, category TEXT NOT NULL,
+    knowledge TEXT NOT NULL, source_ids TEXT, tags TEXT, importance REAL DEFAULT 0.5,
+    access_count INTEGER DEFAULT 0, created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    updated_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, decay_score REAL DEFAULT 1.0);"""
+
+
+def test_odd_values_of_an_older_program_are_mended_and_travel(tmp_path):
+    path = str(tmp_path / "old.db")
+    with sqlite3.connect(path) as con:
+        con.executescript(PUBLISHED)
+        con.executemany(
+            "INSERT INTO memory_l1 (session_id, summary, importance, access_count, created_at, decay_score)"
+                        " VALUES ('s', ?, ?, ?, ?, ?)", [
+                            ("带 Z 的时间", 5.0, -1, "2025-01-01T08:00:00+08:00", 2.0),
+                            ("胡写的时间", "高", "多", "昨天", "快")])
+        con.execute(
+            "INSERT INTO memory_l2 (category, knowledge, source_ids, tags) VALUES ('杂', '老知识', '1,2', 'a，b')")
+    old = m.Memory(store=path, now=NOON)
+    first, second = (r for r in old.list(levels=(1,), sort="id"))
+    assert (first.importance, first.access_count, first.decay_base) == (1.0, 0, 1.0)
+    assert first.created_at == "2025-01-01 00:00:00" and second.created_at == m.utc_text(NOON)
+    knowledge = old.list(levels=(2,))[0]
+    assert knowledge.sources == (1, 2) and knowledge.tags == ("a", "b")
+    lines = write_jsonl(tmp_path / "e.jsonl", m.export_lines(old, False, False, NOON))
+    assert m.import_export(m.Memory(store=str(tmp_path / "n.db"), now=NOON), lines,
+                           NOON)["created"] == 3
+
+
+@pytest.mark.parametrize("table", ["memory_notes (x)", "memory_l1 (foo)", "memory_journal (a, b)"])
+def test_a_foreign_table_of_our_name_is_left_alone_and_named(tmp_path, table):
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as con:
+        con.execute("CREATE TABLE " + table)
+    con.close()
+    before = path.read_bytes()
+    with pytest.raises(m.StoreError) as caught:
+        m.Memory(store=str(path), now=NOON).list()
+    assert caught.value.code == "name_taken" and table.split()[0] in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_which_nothing_can_be_read_is_no_success(run, home):
+    path = home / "s.db"
+    path.write_text("一份文本\n" * 500, encoding="utf-8")
+    code, out, err = run("--db", path, "doctor", "--repair")
+    assert code == 3 and not out and str(path) in err
+
+
+def test_a_candidate_is_shown_whole_before_it_is_approved(run, memory):
+    for text in ("超时设为 3 秒", "超时改为 5 秒，不再是 3 秒"):
+        memory.add(1, text, session_id="s")
+    uids = [r.uid for r in memory.list(sort="id")]
+    memory.store.reviews.propose("k", "theme", 2, "旧题目", "超时统一为 5 秒", "两条都谈到超时", uids, NOON)
+    out = run("review")[1]
+    assert "超时统一为 5 秒" in out and "L1:1" in out and "L1:2" in out
+    run("review", "edit", "1", "--text", "网关超时统一为 5 秒")
+    run("review", "approve", "1")
+    made = memory.get(["L2:1"], touch=False)[0]
+    assert made.text == "网关超时统一为 5 秒" and made.title == "网关超时统一为 5 秒"
+
+
+def test_control_characters_do_not_reach_the_terminal(run):
+    run("add-l1", "--session-id", "s", "--summary", "颜色\033[31m与标题\033]0;pwn\007")
+    for args in (["get", "L1:1"], ["list"], ["export", "--format", "txt"],
+                 ["search-all", "--keyword", "颜色"]):
+        assert "\033" not in run(*args)[1] and "颜色" in run(*args)[1]
+
+
+@pytest.mark.parametrize("source", ["claude-transcripts", "codex-sessions"])
+def test_a_missing_history_is_no_success(run, source):
+    code, out, err = run("import", source, "/没有/这里")
+    assert code == 2 and not out and "没有/这里" in err

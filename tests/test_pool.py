@@ -221,6 +221,8 @@ def test_unreadable_spool_file_is_kept_and_stops_nothing(pool, path):
             file.write(data)
     assert pool.catch_up() == 1 and [e.event_key for e in pool.events.recent()] == ["a"]
     assert sorted(os.listdir(m.spool_dir(path))) == [".half", "1.bad", "2.bad", "3.bad", "4.bad"]
+    assert len([x for x in m.read_log(os.path.join(os.path.dirname(path), m.LOG_NAME))
+                if "a damaged spooled file was set aside" in x]) == 4
 
 
 def test_locked_pool_answers_within_its_patience(pool, path):
@@ -334,6 +336,9 @@ def test_damaged_pool_is_set_aside_and_made_anew(path, kind):
         [kept] = files(path, ".damaged-")
         with open(os.path.join(os.path.dirname(path), kept), "rb") as file:
             assert file.read(64) == bytes_then
+        [line] = m.read_log(os.path.join(os.path.dirname(path), m.LOG_NAME))
+        assert line.endswith("a damaged pool was set aside as %s" % os.path.join(
+            os.path.dirname(path), kept))
     assert files(path, ".aside") == []
     pool.close()
 
