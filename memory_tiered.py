@@ -10300,9 +10300,11 @@ APP_FILES = ("memory_tiered.py", *PROGRAM_PARTS, "hook.py")
 HOOK_LAUNCHER = """
 # The hook of memory_tiered.py, written by its `install`. It imports the part of it that the event
 # needs, so that Python keeps the byte code; whatever is wrong with these files, the agent goes on.
+import gc
 import os
 import sys
 
+gc.disable()  # a process of milliseconds has nothing to collect
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 try:
     try:
