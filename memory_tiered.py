@@ -2139,6 +2139,7 @@ class FileLock:
 
 POSTINGS = 20_000     # a question reads about so many entries of the full-text table
 FREQUENT = 1_000      # counts above it are remembered
+FEW_TERMS = 5_000     # in a store of so many documents a typo may be in the third letter too
 TERMS_READ = 4_000    # terms compared with one unknown word
 NARROW = 0.05         # a facet of a smaller share of the documents is asked of the full-text table
 FACET_PROBE = 400
@@ -2459,7 +2460,7 @@ class Index:
     def alike(self, word: str, documents: int) -> list[str]:
         """Up to three indexed Latin words near one that is not indexed: longer, shorter or
         mistyped."""
-        prefix = word[:2] if documents <= POSTINGS else word[:3]
+        prefix = word[:2] if documents <= FEW_TERMS else word[:3]
         terms = () if self.damage() else self.full_text.terms(
             "SELECT term, doc FROM temp.{0}_terms WHERE term >= ? AND term < ? LIMIT ?",
             (prefix, prefix + "\U0010ffff", TERMS_READ))
