@@ -65,6 +65,13 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 
+__all__ = [  # what a program may build on; the rest may change
+    "Memory", "MemoryRecord", "Hit", "Recall", "Config", "Places", "memory_json", "ref",
+    "TieredError", "NotFoundError", "UsageError", "StoreError", "RefusedError",
+    "redact", "redact_value", "overlap", "project_of", "neutral_event",
+    "import_records", "import_markdown", "import_export", "import_claude", "import_codex",
+    "export_lines", "backup", "health", "stats", "repair", "main", "hook_main"]
+
 # ============================================================== POLICY
 # DEFAULTS holds every number and switch that `config set` can change; the tables below are fixed.
 

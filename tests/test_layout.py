@@ -67,6 +67,13 @@ def annotations_of(node):
     return [node.annotation] if isinstance(node, ast.AnnAssign) else []
 
 
+def test_public_names_exist_and_are_documented():
+    assert len(set(m.__all__)) == len(m.__all__)
+    for name in m.__all__:
+        value = getattr(m, name)
+        assert isinstance(value, type) and issubclass(value, m.Record) or value.__doc__, name
+
+
 def test_functions_stay_small():
     sizes = sorted(map(lines, FUNCTIONS))
     assert sizes[len(sizes) // 2] <= 10 and sizes[len(sizes) * 9 // 10] <= 30
